@@ -1,0 +1,118 @@
+"""Transactions and the few things the two engines do differently (architecture.md §2, §4)."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ParamSpec, TypeVar
+
+from django.db import DatabaseError, IntegrityError, OperationalError, connection, transaction
+from django.db.models import QuerySet
+
+from apps.core import participants
+from apps.core.errors import Busy
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Q = TypeVar("Q", bound=QuerySet[Any])
+
+TRIES = 5
+_RETRIED_STATES = frozenset({"40001", "40P01", "55P03"})
+_state = threading.local()
+
+
+def is_postgresql() -> bool:
+    """Whether the database is PostgreSQL; the only other one is SQLite."""
+    return connection.vendor == "postgresql"
+
+
+def write_transaction(function: Callable[P, R]) -> Callable[P, R]:
+    """Makes a service function one transaction.
+
+    Joins the transaction of a calling service. The outermost one opens it (IMMEDIATE on SQLite), runs the
+    participants as the last thing before commit, and tries up to five times on a busy database or a
+    serialisation failure, waiting 1, 2, 4, 8 ms; then it raises `Busy`. The function must therefore not touch
+    anything but the database.
+    """
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        if getattr(_state, "open", False):
+            return function(*args, **kwargs)
+        nested = connection.in_atomic_block
+        for attempt in range(TRIES):
+            try:
+                return _once(function, *args, **kwargs)
+            except OperationalError as error:
+                if nested or not is_busy(error):
+                    raise
+                if attempt == TRIES - 1:
+                    raise Busy from error
+                time.sleep(0.001 * 2**attempt)
+        raise AssertionError("unreachable")
+
+    return run
+
+
+def _once(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    _state.open = True
+    participants.begin()
+    try:
+        with transaction.atomic():
+            result = function(*args, **kwargs)
+            participants.settle()
+        return result
+    finally:
+        _state.open = False
+
+
+@contextmanager
+def savepoint() -> Iterator[None]:
+    """A nested block whose database error leaves the transaction usable, for expected unique violations."""
+    with transaction.atomic():
+        yield
+
+
+def is_busy(error: DatabaseError) -> bool:
+    """Whether trying the whole transaction again may help."""
+    state = getattr(error.__cause__, "sqlstate", None)
+    if state is not None:
+        return state in _RETRIED_STATES
+    text = str(error)
+    return "database is locked" in text or "database table is locked" in text
+
+
+def is_unique_violation(error: IntegrityError) -> bool:
+    """Whether a row with the same key was there first."""
+    state = getattr(error.__cause__, "sqlstate", None)
+    return state == "23505" if state is not None else "UNIQUE constraint failed" in str(error)
+
+
+def lock(queryset: Q) -> Q:
+    """The same rows, locked until the transaction ends; on SQLite the write transaction excludes all others."""
+    return queryset.select_for_update() if is_postgresql() else queryset
+
+
+def lock_shared(table: str, column: str, value: str) -> None:
+    """Keeps one row from being changed until the transaction ends, without excluding other readers.
+
+    `table` and `column` are names from our own models, never input.
+    """
+    if is_postgresql():
+        with connection.cursor() as cursor:
+            cursor.execute(f'SELECT 1 FROM "{table}" WHERE "{column}" = %s FOR SHARE', [value])  # noqa: S608
+
+
+def skip_locked(queryset: Q) -> Q:
+    """Locks the rows that nobody else holds and leaves the others out; on SQLite all rows."""
+    return queryset.select_for_update(skip_locked=True) if is_postgresql() else queryset
+
+
+def notify(channel: str) -> None:
+    """Wakes listeners of `channel` when the open transaction commits; PostgreSQL only, else nothing."""
+    if is_postgresql():
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_notify(%s, '')", [channel])

@@ -1,0 +1,99 @@
+"""Wake-ups: whoever makes work rings its cluster in the same transaction (upper-floors.md §2, architecture.md §2).
+
+The queue is the doorbell, never the truth: a ring carries no data, rings are coalesced to one waiting message
+per cluster, and live sessions are woken directly. A lost ring is made good by the sweep.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from django.conf import settings
+from django.db import transaction
+
+from apps.core import clock, db
+from apps.core.models import Wakeup
+
+STALE = timedelta(seconds=20)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A django-q2 cluster: its name, the function a message calls, and whether `up` starts it at once."""
+
+    name: str
+    function: str
+    optional: bool = False
+
+
+_clusters: dict[str, Cluster] = {}
+
+
+def register(cluster: Cluster) -> None:
+    """Makes a cluster known; `up` supervises every one."""
+    _clusters[cluster.name] = cluster
+
+
+def clusters() -> list[Cluster]:
+    """All registered clusters, by name."""
+    return [_clusters[name] for name in sorted(_clusters)]
+
+
+def channel(cluster: str) -> str:
+    """The PostgreSQL notification channel of a cluster."""
+    return f"qinglong_{cluster}"
+
+
+def ring(cluster: str) -> None:
+    """Wakes the cluster when the open transaction commits; joins at most one message to those that wait."""
+    now = clock.now()
+    row = Wakeup.objects.filter(cluster=cluster).first()
+    if row is None or row.answered or row.rung_at <= now - STALE:
+        Wakeup.objects.update_or_create(cluster=cluster, defaults={"rung_at": now, "answered": False})
+        _send(cluster)
+    if db.is_postgresql():
+        db.notify(channel(cluster))
+    else:
+        transaction.on_commit(lambda: poke(cluster))
+
+
+def answer(cluster: str) -> None:
+    """A session is there and will look for work until it ends: the next ring needs a message again."""
+    Wakeup.objects.filter(cluster=cluster, answered=False).update(answered=True)
+
+
+def unanswered(now: datetime) -> list[str]:
+    """Clusters whose ring nobody answered within 20 s: for the sweep."""
+    return list(
+        Wakeup.objects.filter(answered=False, rung_at__lte=now - STALE).values_list("cluster", flat=True)
+    )
+
+
+def socket_folder(cluster: str) -> Path:
+    """Where live sessions of this node listen for datagrams."""
+    return Path(settings.NODE_DIR) / "wake" / cluster
+
+
+def poke(cluster: str) -> None:
+    """Sends a datagram to every session of this node; who is gone is passed over."""
+    folder = socket_folder(cluster)
+    if not folder.is_dir():
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
+        for path in folder.iterdir():
+            with contextlib.suppress(OSError):
+                sender.sendto(b"", str(path))
+
+
+def _send(cluster: str) -> None:
+    from django_q.tasks import async_task
+
+    known = _clusters[cluster]
+    if settings.Q_CLUSTER.get("redis"):
+        transaction.on_commit(lambda: async_task(known.function, cluster=known.name))
+    else:
+        async_task(known.function, cluster=known.name)

@@ -1,0 +1,232 @@
+"""The launcher: one small process per node that forks a shim for each script (architecture §2).
+
+    python -I -S <path>/apps/dispatch/launcher/__main__.py --node-dir DIR [--detach]
+
+It holds no secret, no thread, no database; specifications go unread to the shims. With `--detach` the
+command returns 0 as soon as the launcher listens. Exit codes: 2 usage, 3 another launcher is there,
+4 the node folder cannot be used.
+"""
+# ruff: noqa: PTH  - every shim inherits what is imported here; pathlib would cost each of them
+
+from __future__ import annotations
+
+import array
+import fcntl
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+from contextlib import suppress
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+# At the end of the path, so that nothing beside `apps` can stand in for a standard module.
+sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(_HERE))))
+sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _HERE]
+
+from apps.dispatch.launcher import shim, tree  # noqa: E402
+
+SOCKET_NAME = "launcher.sock"
+LOCK_NAME = "launcher.lock"
+ANOTHER_RUNS = 3
+UNUSABLE = 4
+BACKLOG = 64
+REQUESTS_PER_TURN = 64
+_MESSAGE_MAX = 64
+_DESCRIPTORS = 2
+
+
+class Launcher:
+    """Accepts connections and turns each request into a shim."""
+
+    def __init__(self, listener: socket.socket, boot: str) -> None:
+        self._listener = listener
+        self._boot = boot
+        self._clients: dict[int, socket.socket] = {}
+        self._poll = select.poll()
+        self._poll.register(listener, select.POLLIN)
+        self._wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        self._poll.register(self._wake_read, select.POLLIN)
+        self._ending = False
+
+    def end(self, *_: object) -> None:
+        self._ending = True
+
+    def serve(self) -> None:
+        """Until SIGTERM or SIGINT; shims live on."""
+        while not self._ending:
+            for descriptor, _ in self._poll.poll():
+                if descriptor == self._listener.fileno():
+                    self._accept()
+                elif descriptor in self._clients:
+                    self._read(descriptor)
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            client, _ = self._listener.accept()
+            client.setblocking(False)
+            self._clients[client.fileno()] = client
+            self._poll.register(client, select.POLLIN)
+
+    def _read(self, descriptor: int) -> None:
+        client = self._clients[descriptor]
+        for _ in range(REQUESTS_PER_TURN):
+            try:
+                message, received = _receive(client)
+            except BlockingIOError:
+                return
+            except OSError:
+                message, received = b"", []
+            try:
+                good = message == b"fork" and len(received) == _DESCRIPTORS and self._fork(*received)
+            finally:
+                for passed in received:
+                    os.close(passed)
+            if not good:
+                # End of file, nonsense, or no process to be had: the other side sees it at once.
+                self._poll.unregister(descriptor)
+                del self._clients[descriptor]
+                client.close()
+                return
+
+    def _fork(self, spec_descriptor: int, control: int) -> bool:
+        try:
+            # A signal between fork and the shim's own handlers would meet ours: it waits instead.
+            signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
+            pid = os.fork()
+        except OSError:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
+            return False
+        if pid == 0:
+            _become_shim(spec_descriptor, control, self._boot)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
+        return True
+
+
+_HANDLED = (signal.SIGTERM, signal.SIGINT)
+# Signals that scripts may send to their parent by mistake, or that a terminal sends on: no reason to end.
+_IGNORED = (
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGPIPE,
+    signal.SIGXFSZ,
+)
+
+
+def _become_shim(spec_descriptor: int, control: int, boot: str) -> None:
+    """Never returns: whatever happens, the child does not fall back into the launcher's loop."""
+    try:
+        low, high = sorted((spec_descriptor, control))
+        signal.set_wakeup_fd(-1)
+        os.closerange(3, low)
+        os.closerange(low + 1, high)
+        os.closerange(high + 1, 1_048_576)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.chdir("/")
+        shim.serve(control, spec_descriptor, boot)
+    except BaseException:
+        os._exit(1)
+    os._exit(0)
+
+
+def _receive(client: socket.socket) -> tuple[bytes, list[int]]:
+    """One message and the descriptors that came with it, closed on exec."""
+    room = socket.CMSG_SPACE(_DESCRIPTORS * array.array("i").itemsize)
+    message, ancillary, flags, _ = client.recvmsg(_MESSAGE_MAX, room, socket.MSG_CMSG_CLOEXEC)
+    received = array.array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            received.frombytes(data[: len(data) - len(data) % received.itemsize])
+    if flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
+        message = b""
+    return message, list(received)
+
+
+def _listen(node: str) -> socket.socket:
+    """Take the lock and the socket of a node folder; exits with a clear line when that cannot be."""
+    try:
+        os.makedirs(node, 0o700, exist_ok=True)
+        # The name of a socket is at most 108 bytes; from inside its folder it is always short.
+        os.chdir(node)
+        os.chmod(".", 0o700)
+        lock = os.open(LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _fail("another launcher serves this node folder", ANOTHER_RUNS)
+        with suppress(FileNotFoundError):
+            os.unlink(SOCKET_NAME)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        os.umask(0o177)
+        listener.bind(SOCKET_NAME)
+        os.umask(0o022)
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError as error:
+        _fail(f"the node folder cannot be used: {os.strerror(error.errno or 0)}", UNUSABLE)
+    return listener
+
+
+def _fail(text: str, code: int) -> None:
+    sys.stderr.write(f"launcher: {text}\n")
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _detach() -> int:
+    """Fork once; the parent waits until the child listens or fails, and ends with its result."""
+    ready_read, ready_write = os.pipe2(os.O_CLOEXEC)
+    child = os.fork()
+    if child == 0:
+        os.close(ready_read)
+        return ready_write
+    os.close(ready_write)
+    if os.read(ready_read, 1):
+        os._exit(0)
+    os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) or 1)
+
+
+def main(arguments: list[str]) -> None:
+    """Run the launcher in this process; the caller has given it an empty environment."""
+    detach = arguments[-1:] == ["--detach"]
+    if detach:
+        arguments = arguments[:-1]
+    if len(arguments) != 2 or arguments[0] != "--node-dir":
+        _fail("usage: --node-dir DIR [--detach]", 2)
+    node = os.path.abspath(arguments[1])
+    ready = _detach() if detach else -1
+    with suppress(OSError):  # it leads a session already when it was exec'd by its supervisor
+        os.setsid()
+    os.closerange(3, ready) if ready > 3 else None
+    listener = _listen(node)
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for number in (0, 1, 2) if detach else (0,):
+        os.dup2(null, number)
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects ended shims
+    launcher = Launcher(listener, tree.boot_id())
+    for number in _HANDLED:
+        signal.signal(number, launcher.end)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    gc.collect()
+    gc.freeze()  # what is loaded now stays shared with every shim
+    gc.disable()
+    if ready >= 0:
+        os.write(ready, b"1")
+        os.close(ready)
+    launcher.serve()
+    os.unlink(SOCKET_NAME)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,301 @@
+"""What a dispatch session uses: start scripts, hear from their shims, find and stop them again later.
+
+Threads may share a `Launcher` only with their own lock; a `Shim` belongs to whoever launched it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from apps.dispatch.launcher.spec import LaunchSpec
+from apps.dispatch.launcher.tree import boot_id, read_stat
+
+HANDLE_BYTES_MAX = 2048
+START_TIMEOUT_S = 5.0
+_ANOTHER_RUNS = 3
+_PROGRAM = Path(__file__).with_name("__main__.py")
+
+
+class LauncherUnavailable(Exception):
+    """No launcher answers and none could be started; `str()` says why, for an operator."""
+
+    code = "launcher_unavailable"
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """Identity of a shim that survives everything but a reboot: pid, start in clock ticks, boot."""
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+
+    def encode(self) -> str:
+        """JSON of at most 2,048 bytes."""
+        return json.dumps(
+            {"boot_id": self.boot_id, "pid": self.pid, "start_ticks": self.start_ticks},
+            separators=(",", ":"),
+            sort_keys=True,
+        )
+
+    @classmethod
+    def decode(cls, text: str) -> Handle:
+        """Strict inverse of `encode`; ValueError for anything else."""
+        if len(text.encode("utf-8", "replace")) > HANDLE_BYTES_MAX:
+            raise ValueError("handle is too long")
+        try:
+            value = json.loads(text)
+        except RecursionError:
+            raise ValueError("handle is not JSON") from None
+        if not isinstance(value, dict) or set(value) != {"boot_id", "pid", "start_ticks"}:
+            raise ValueError("handle has wrong keys")
+        handle = cls(value["pid"], value["start_ticks"], value["boot_id"])
+        if not handle._valid():
+            raise ValueError("handle has wrong values")
+        return handle
+
+    def _valid(self) -> bool:
+        numbers = type(self.pid) is int and type(self.start_ticks) is int
+        return (
+            numbers
+            and 1 < self.pid < 2**31
+            and 0 < self.start_ticks < 2**63
+            and isinstance(self.boot_id, str)
+            and 1 <= len(self.boot_id) <= 64
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """News of a shim. `state`: ready, failed, started, ended; the other fields as that state has them."""
+
+    state: str
+    pid: int = 0
+    start_ticks: int = 0
+    boot_id: str = ""
+    started_at_ms: int = 0
+    code: str = ""
+    detail: str = ""
+
+    @property
+    def handle(self) -> Handle:
+        """Of the shim; only in state ready."""
+        return Handle(self.pid, self.start_ticks, self.boot_id)
+
+
+class Shim:
+    """A session's end of one shim's control socket."""
+
+    def __init__(self, control: socket.socket) -> None:
+        control.setblocking(False)
+        self.socket = control
+        self.closed = False
+
+    def fileno(self) -> int:
+        return self.socket.fileno()
+
+    def receive(self) -> list[Message]:
+        """What waits, without blocking. `closed` turns true at the end of the stream or any error:
+        before `go` that means never started, after it only the receipt can tell."""
+        found: list[Message] = []
+        while not self.closed:
+            try:
+                data = self.socket.recv(4096)
+            except BlockingIOError:
+                break
+            except OSError:
+                data = b""
+            if data:
+                found.append(Message(**json.loads(data)))
+            else:
+                self.closed = True
+        return found
+
+    def go(self) -> bool:
+        """Let it start. False: the shim is gone, and nothing was started."""
+        return self._send(b"go")
+
+    def stop(self, cause: str = "") -> bool:
+        """Ask for a stop of the whole tree; `cause` "deadline" is noted as such. False: the shim is gone."""
+        return self._send(f"stop:{cause}".encode() if cause else b"stop")
+
+    def close(self) -> None:
+        """Let go of it. Before `go` the shim takes everything back, after it the shim carries on."""
+        self.closed = True
+        self.socket.close()
+
+    def _send(self, data: bytes) -> bool:
+        try:
+            return self.socket.send(data, socket.MSG_NOSIGNAL) == len(data)
+        except OSError:
+            return False
+
+
+class Launcher:
+    """The node's launcher, found or started on demand."""
+
+    def __init__(self, node_dir: str | Path, *, python: str | None = None) -> None:
+        """`python` is the interpreter for a launcher that must be started (default: this one's)."""
+        self._node = Path(node_dir).absolute()
+        self._python = python or sys.executable
+        self._connection: socket.socket | None = None
+
+    def connect(self) -> None:
+        """Make sure a launcher answers, starting one if need be. LauncherUnavailable after about 5 s."""
+        if self._connection is None:
+            self._connection = self._try_connect() or self._start()
+
+    def launch(self, spec: LaunchSpec) -> Shim:
+        """Ask for a shim and return at once; its first message is `ready` or `failed`.
+
+        SpecError for a specification that no shim would take; LauncherUnavailable when a second, fresh
+        launcher could not be reached either. Nothing has been started in either case.
+        """
+        data = spec.encode()
+        memory = os.memfd_create("launch", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            written = 0
+            while written < len(data):
+                written += os.write(memory, data[written:])
+            seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK
+            fcntl.fcntl(memory, fcntl.F_ADD_SEALS, seals)
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            try:
+                self._request(memory, theirs.fileno())
+            except BaseException:
+                ours.close()
+                raise
+            finally:
+                theirs.close()
+            return Shim(ours)
+        finally:
+            os.close(memory)
+
+    def close(self) -> None:
+        """Let go of the connection; launcher and shims carry on."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _request(self, memory: int, control: int) -> None:
+        for last in (False, True):
+            self.connect()
+            assert self._connection is not None
+            try:
+                socket.send_fds(self._connection, [b"fork"], [memory, control], socket.MSG_NOSIGNAL)
+                return
+            except OSError as error:
+                self.close()
+                if last:
+                    raise LauncherUnavailable("the launcher does not take requests") from error
+
+    def _try_connect(self) -> socket.socket | None:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            folder = os.open(self._node, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                connection.settimeout(START_TIMEOUT_S)
+                # Through the descriptor: the folder's own path may be longer than a socket name can be.
+                connection.connect(f"/proc/self/fd/{folder}/launcher.sock")
+            finally:
+                os.close(folder)
+        except OSError:
+            connection.close()
+            return None
+        return connection
+
+    def _start(self) -> socket.socket:
+        """Start a launcher, alone: whoever else wants one waits here and finds ours."""
+        self._node.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(self._node / "launcher.start.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            deadline = time.monotonic() + START_TIMEOUT_S
+            reason = "it does not answer"
+            while time.monotonic() < deadline:
+                if (connection := self._try_connect()) is not None:
+                    return connection
+                reason = self._spawn() or reason
+                time.sleep(0.01)
+            raise LauncherUnavailable(f"no launcher for this node: {reason}")
+        finally:
+            os.close(lock)
+
+    def _spawn(self) -> str:
+        """One attempt; an empty text when it listens or another one holds the node."""
+        command = [self._python, "-I", "-S", str(_PROGRAM), "--node-dir", str(self._node), "--detach"]
+        try:
+            ended = subprocess.run(
+                command,
+                env={},
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                timeout=START_TIMEOUT_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return type(error).__name__
+        if ended.returncode in (0, _ANOTHER_RUNS):
+            return ""
+        return ended.stderr.decode("utf-8", "replace").strip()[-300:] or f"exit code {ended.returncode}"
+
+
+def inspect(handle: Handle) -> str:
+    """`running`, `exited`, `identity_mismatch` (the pid is somebody else's now) or `invalid`.
+
+    A handle of an earlier boot is `exited`: nothing survives a reboot.
+    """
+    if not handle._valid():
+        return "invalid"
+    if handle.boot_id != boot_id():
+        return "exited"
+    found = read_stat(handle.pid)
+    if found is None:
+        return "exited"
+    if found.start_ticks != handle.start_ticks:
+        return "identity_mismatch"
+    return "exited" if found.state in "ZX" else "running"
+
+
+def open_pidfd(handle: Handle) -> int | None:
+    """A pidfd of exactly this process, to be closed by the caller; None unless it is running."""
+    if not handle._valid():
+        return None
+    try:
+        descriptor = os.pidfd_open(handle.pid)
+    except OSError:
+        return None
+    # Checked after opening: from here on the descriptor cannot come to mean another process.
+    if inspect(handle) != "running":
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def request_stop(handle: Handle) -> str:
+    """Ask a shim without its socket to stop its tree (spec/runs.md §7.2).
+
+    `termination_requested`, `already_exited`, `identity_mismatch` or `invalid`.
+    """
+    descriptor = open_pidfd(handle)
+    if descriptor is not None:
+        try:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+                return "termination_requested"
+        finally:
+            os.close(descriptor)
+    state = inspect(handle)
+    return state if state in ("identity_mismatch", "invalid") else "already_exited"

@@ -1,0 +1,155 @@
+"""The attempt folder: what the script is given and what its shim leaves behind (spec/runs.md §16).
+
+Folders 0700, files 0600, created exclusively and never through a symlink.
+"""
+# ruff: noqa: PTH  - flags and modes that pathlib does not offer; the shim also stays small without it
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import stat
+from contextlib import suppress
+
+from apps.artifacts.facts import ensure_private_directory, sync_directory, write_all
+from apps.dispatch.launcher.spec import LaunchSpec, ScriptBody, ShellBody, to_bytes
+
+INPUT = "input.json"
+OUTPUT = "output.json"
+STOP_FACT = "stop.json"
+LOG_FACT = "log.json"
+GO_MARK = "go"
+SHELL_BODY = "body.sh"
+# One argument ends at 128 KiB on Linux; longer shell text is read from a file instead.
+ARGUMENT_BYTES_MAX = 120_000
+
+
+class PrepareError(Exception):
+    """The start cannot be prepared. `code` and the text are fixed, short and free of values."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
+
+
+def create_file(path: str, data: bytes = b"") -> None:
+    """Make a new 0600 file with this content; FileExistsError when the name is taken."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        write_all(descriptor, data)
+    finally:
+        os.close(descriptor)
+
+
+class AttemptFolder:
+    """Owns `attempt_dir` for the life of a shim, under a lock that ends with the process."""
+
+    def __init__(self, spec: LaunchSpec) -> None:
+        self.path = spec.attempt_dir
+        self._given = [INPUT]
+        if isinstance(spec.body, ScriptBody):
+            self._given.append(spec.body.filename)
+        if needs_file(spec):
+            self._given.append(SHELL_BODY)
+        self._descriptor = -1
+
+    def prepare(self, spec: LaunchSpec) -> None:
+        """Create and fill the folder. PrepareError when the attempt was started before or is being started.
+
+        A folder left by a shim that died before `go` is taken over: nothing of it has run.
+        """
+        ensure_private_directory(os.path.dirname(self.path))
+        with suppress(FileExistsError):
+            os.mkdir(self.path, 0o700)
+        self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._release()
+            raise PrepareError("attempt_active", "another shim holds this attempt") from None
+        if os.path.lexists(f"{self.path}/{GO_MARK}"):
+            self._release()
+            raise PrepareError("attempt_started", "this attempt was started before")
+        self._clear()
+        create_file(f"{self.path}/{INPUT}", b"{}" if spec.input is None else to_bytes(spec.input))
+        if isinstance(spec.body, ScriptBody):
+            create_file(f"{self.path}/{spec.body.filename}", to_bytes(spec.body.source))
+        elif isinstance(spec.body, ShellBody) and needs_file(spec):
+            create_file(f"{self.path}/{SHELL_BODY}", to_bytes(spec.body.text))
+        os.mkdir(spec.tmpdir, 0o700)
+
+    def mark_go(self) -> None:
+        """Leave the mark that forbids a second start of this attempt."""
+        create_file(f"{self.path}/{GO_MARK}")
+
+    def remove(self) -> None:
+        """Take everything prepared away again; only for an attempt that never started."""
+        if self._descriptor < 0:
+            return
+        self._clear()
+        with suppress(OSError):
+            os.rmdir(self.path)
+        self._release()
+
+    def write_fact(self, name: str, value: dict[str, object], *, sync: bool) -> None:
+        """Write a small JSON file atomically, replacing an older one. OSError from the system."""
+        temporary = f"{self.path}/.{name}.tmp"
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(temporary, flags, 0o600)
+        try:
+            write_all(descriptor, json.dumps(value, separators=(",", ":")).encode())
+            if sync:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.rename(temporary, f"{self.path}/{name}")
+        if sync:
+            sync_directory(self.path)
+
+    def sync_output(self) -> None:
+        """fsync what the script left as its output, when that is a regular file."""
+        with suppress(OSError):
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            descriptor = os.open(f"{self.path}/{OUTPUT}", flags)
+            try:
+                if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def _clear(self) -> None:
+        for name in self._given:
+            with suppress(OSError):
+                os.unlink(f"{self.path}/{name}")
+        with suppress(OSError):
+            os.rmdir(f"{self.path}/tmp")
+
+    def _release(self) -> None:
+        os.close(self._descriptor)
+        self._descriptor = -1
+
+
+def needs_file(spec: LaunchSpec) -> bool:
+    """True for shell text that does not fit into one argument of a process."""
+    return isinstance(spec.body, ShellBody) and len(to_bytes(spec.body.text)) > ARGUMENT_BYTES_MAX
+
+
+def make_working_folder(spec: LaunchSpec) -> None:
+    """Create the working folder when it is missing and lies under HOME; a failure shows at the start."""
+    home = spec.env.get("HOME", "").rstrip("/")
+    inside = home.startswith("/") and f"{spec.cwd}/".startswith(f"{home}/")
+    if inside and not os.path.isdir(spec.cwd):
+        with suppress(OSError):
+            _make_folders(spec.cwd)
+
+
+def _make_folders(path: str) -> None:
+    parent = os.path.dirname(path)
+    if not os.path.isdir(parent):
+        _make_folders(parent)
+    os.mkdir(path, 0o700)

@@ -1,0 +1,140 @@
+"""The shim's ears: control socket, output pipe, ends of children, signals and time in one poll."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import time
+from contextlib import suppress
+
+from apps.dispatch.launcher.output import Pump
+
+MESSAGE_BYTES_MAX = 4096
+# A machine that sleeps stops the poll's own clock: look at the real one at least this often.
+_POLL_MS_MAX = 60_000
+
+
+def wall_ms() -> int:
+    """Now in epoch milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+def boot_s() -> float:
+    """Seconds since boot, time asleep included; it never steps back."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Channel:
+    """The control socket. The session behind it may be gone at any moment; nobody here ever minds."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._socket: socket.socket | None = socket.socket(fileno=descriptor)
+        self._socket.setblocking(False)
+        self.descriptor = descriptor
+
+    @property
+    def open(self) -> bool:
+        return self._socket is not None
+
+    def send(self, **message: object) -> None:
+        """Best effort: a session that does not read or does not live loses the message, no more."""
+        if self._socket is not None:
+            with suppress(OSError):
+                data = json.dumps(message, separators=(",", ":")).encode()
+                self._socket.send(data, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+
+    def receive(self) -> list[bytes]:
+        """Messages that wait. Closes itself at the end of file and at any error."""
+        found: list[bytes] = []
+        while self._socket is not None:
+            try:
+                message = self._socket.recv(MESSAGE_BYTES_MAX)
+            except BlockingIOError:
+                break
+            except OSError:
+                message = b""
+            if message:
+                found.append(message)
+            else:
+                self.close()
+        return found
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+class Loop:
+    """Waits for whatever comes next and keeps what it learned."""
+
+    def __init__(self, channel: Channel) -> None:
+        """Install handlers for SIGCHLD and SIGTERM; from here on SIGTERM is a stop request."""
+        self._channel = channel
+        self._pump: Pump | None = None
+        self._poll = select.poll()
+        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda *_: self._stop("stop"))
+        self._poll.register(self._wake_read, select.POLLIN)
+        self._poll.register(channel.descriptor, select.POLLIN)
+        self.stop_cause: str | None = None
+        self.stop_requested_at_ms = 0
+        self.go = False
+        self.childless = True
+        self.statuses: dict[int, int] = {}
+
+    def watch(self, pump: Pump) -> None:
+        self._pump = pump
+        self._poll.register(pump.read_end, select.POLLIN)
+
+    def expect(self, pid: int) -> int:
+        """Note a child that was started; its wait status will be in `statuses`."""
+        self.childless = False
+        return pid
+
+    def turn(self, until_s: float | None = None) -> None:
+        """Wait for one round of news, at most until that point of `boot_s`."""
+        timeout = None
+        if until_s is not None:
+            timeout = min(_POLL_MS_MAX, max(0, int((until_s - boot_s()) * 1000) + 1))
+        for descriptor, _ in self._poll.poll(timeout):
+            if descriptor == self._wake_read:
+                with suppress(BlockingIOError):
+                    os.read(self._wake_read, 65_536)
+                self.reap()
+            elif self._pump is not None and descriptor == self._pump.read_end:
+                self._pump.copy()
+            else:
+                self._listen()
+
+    def reap(self) -> None:
+        """Collect every ended child, adopted orphans too."""
+        try:
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                self.statuses[pid] = status
+        except ChildProcessError:
+            self.childless = True
+
+    def _listen(self) -> None:
+        # Unregistered before it closes: the number may belong to another file a moment later.
+        descriptor = self._channel.descriptor
+        for message in self._channel.receive():
+            if message == b"go":
+                self.go = True
+            elif message == b"stop" or message.startswith(b"stop:"):
+                self._stop("deadline" if message == b"stop:deadline" else "stop")
+        if not self._channel.open:
+            self._poll.unregister(descriptor)
+
+    def _stop(self, cause: str) -> None:
+        if self.stop_cause is None:
+            self.stop_cause = cause
+            self.stop_requested_at_ms = wall_ms()

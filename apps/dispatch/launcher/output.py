@@ -1,0 +1,133 @@
+"""The log of one attempt: bytes as the script wrote them, up to the quota (secrets-and-artifacts §5.3).
+
+The script is never made to wait for the log and never sees it fail: what cannot be kept is counted and
+dropped. The quota is exact to the byte.
+"""
+# ruff: noqa: PTH  - flags and modes that pathlib does not offer; the shim also stays small without it
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import stat
+from contextlib import suppress
+
+from apps.artifacts.facts import LogPaths, ensure_private_directory, log_paths
+from apps.dispatch.launcher.files import PrepareError
+from apps.dispatch.launcher.spec import LogSpec
+
+READ_BYTES = 256 * 1024
+# Reads in one turn before signals and timers are looked at again: 4 MiB, a few milliseconds.
+READS_PER_TURN = 16
+
+
+class PassThrough:
+    """The place of the masker: every byte of output passes `feed`, the rest it held back `flush`."""
+
+    def feed(self, chunk: memoryview) -> memoryview:
+        return chunk
+
+    def flush(self) -> bytes:
+        return b""
+
+
+class LogSink:
+    """Appends to the attempt's log file within its quota and counts what came."""
+
+    def __init__(self, log: LogSpec) -> None:
+        """Open or continue the log. PrepareError for an unsafe or over-full file, OSError otherwise."""
+        self.paths: LogPaths = log_paths(log.root, log.artifact_id)
+        ensure_private_directory(log.root)
+        ensure_private_directory(self.paths.shard)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        self._descriptor = os.open(self.paths.log, flags, 0o600)
+        found = os.fstat(self._descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            os.close(self._descriptor)
+            raise PrepareError("log_unsafe", "the log is no regular file")
+        if found.st_size > log.max_bytes:
+            os.close(self._descriptor)
+            raise PrepareError("log_quota_exceeded", "the log is over its quota already")
+        self._filter = PassThrough()
+        self._room = log.max_bytes - found.st_size
+        self._line_open = False
+        self.bytes_seen = 0
+        self.bytes_written = 0
+        self.quota_reached = False
+        self.incomplete = False
+
+    def feed(self, chunk: memoryview) -> None:
+        """Take output of the script; never raises and never blocks on a full disk."""
+        self.bytes_seen += len(chunk)
+        self._line_open = chunk[-1] != 10
+        self._keep(self._filter.feed(chunk))
+
+    def say(self, text: str) -> None:
+        """Add a line of our own, on a line of its own."""
+        line = f"qinglong: {text}\n".encode("utf-8", "backslashreplace")
+        self.feed(memoryview(b"\n" + line if self._line_open else line))
+
+    def _keep(self, chunk: memoryview) -> None:
+        if len(chunk) > self._room:
+            self.quota_reached = True
+            chunk = chunk[: self._room]
+        while chunk:
+            try:
+                written = os.write(self._descriptor, chunk)
+            except OSError:
+                # Later chunks are still tried: a disk that was full for a moment costs a gap, not the rest.
+                self.incomplete = True
+                return
+            self._room -= written
+            self.bytes_written += written
+            chunk = chunk[written:]
+
+    def close(self) -> None:
+        """Write what the filter held back, sync and close."""
+        rest = self._filter.flush()
+        if rest:
+            self._keep(memoryview(rest))
+        try:
+            if self.bytes_written:
+                os.fsync(self._descriptor)
+        except OSError:
+            self.incomplete = True
+        os.close(self._descriptor)
+
+    def discard(self) -> None:
+        """Close, and remove the file when nothing was ever written to it."""
+        with suppress(OSError):
+            if os.fstat(self._descriptor).st_size == 0:
+                os.unlink(self.paths.log)
+        os.close(self._descriptor)
+
+
+class Pump:
+    """The one pipe that carries stdout and stderr, and the copying out of it."""
+
+    def __init__(self, sink: LogSink) -> None:
+        self._sink = sink
+        self.read_end, self.write_end = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self.read_end, False)
+        with suppress(OSError):  # the user's share of pipe memory may be used up; the default size works too
+            fcntl.fcntl(self.write_end, fcntl.F_SETPIPE_SZ, READ_BYTES)
+        self._capacity = fcntl.fcntl(self.write_end, fcntl.F_GETPIPE_SZ)
+        # Anonymous pages: a script that prints little never makes them real memory.
+        self._buffer = memoryview(mmap.mmap(-1, READ_BYTES))
+
+    def copy(self, limit: int = READ_BYTES * READS_PER_TURN) -> None:
+        """Copy what is there now, at most about `limit` bytes."""
+        while limit > 0:
+            try:
+                count = os.readv(self.read_end, [self._buffer])
+            except BlockingIOError:
+                return
+            if count == 0:
+                return
+            self._sink.feed(self._buffer[:count])
+            limit -= count
+
+    def drain(self) -> None:
+        """Copy what a process that has just ended can have left: never more than the pipe holds."""
+        self.copy(self._capacity)

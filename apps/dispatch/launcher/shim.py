@@ -1,0 +1,344 @@
+"""One script's supervisor: prepares, waits for `go`, runs, stops, and says how it ended (architecture §2).
+
+It outlives the session, the launcher and the panel. Whatever goes wrong with them or with the disk, an end
+of the started script becomes known through its receipt (spec/runs.md §8).
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack, suppress
+
+from apps.artifacts.facts import ArtifactFileError, TruncationFact, publish_fact
+from apps.dispatch.launcher import hooks, programs, tree
+from apps.dispatch.launcher.files import (
+    GO_MARK,
+    INPUT,
+    LOG_FACT,
+    OUTPUT,
+    SHELL_BODY,
+    STOP_FACT,
+    AttemptFolder,
+    PrepareError,
+    make_working_folder,
+    needs_file,
+)
+from apps.dispatch.launcher.loop import Channel, Loop, boot_s, wall_ms
+from apps.dispatch.launcher.output import LogSink, Pump
+from apps.dispatch.launcher.programs import CannotStart, Environment
+from apps.dispatch.launcher.spec import (
+    SPEC_BYTES_MAX,
+    CommandBody,
+    LaunchSpec,
+    ShellBody,
+    SpecError,
+    parse,
+    to_bytes,
+)
+from apps.dispatch.receipts import Receipt, ReceiptExists, ReceiptStore, Reservation
+
+LEFTOVER_GRACE_MS = 2_000
+KILL_LIMIT_S = 5.0  # after that what still lives cannot be killed by us and is reported as escaped
+KILL_ROUND_S = 0.05
+STOPPED_BEFORE_BODY = 128 + 15
+NEVER_REAPED = 128 + 9
+BROKEN = 255
+
+
+def serve(control: int, spec_descriptor: int, boot: str) -> None:
+    """The whole life of a shim, from the two descriptors a session sent. Returns when it is over."""
+    channel = Channel(control)
+    loop = Loop(channel)
+    os.setsid()
+    tree.become_subreaper()
+    try:
+        with ExitStack() as undo:
+            spec = _read_spec(spec_descriptor)
+            folder = AttemptFolder(spec)
+            undo.callback(folder.remove)
+            folder.prepare(spec)
+            sink = LogSink(spec.log)
+            undo.callback(sink.discard)
+            reservation = ReceiptStore(spec.receipts_root).reserve(spec.attempt_id)
+            undo.callback(reservation.discard)
+            make_working_folder(spec)
+            pid = os.getpid()
+            stat = tree.read_stat(pid)
+            ticks = stat.start_ticks if stat else 0
+            channel.send(state="ready", pid=pid, start_ticks=ticks, boot_id=boot)
+            while channel.open and not loop.go and loop.stop_cause is None:
+                loop.turn()
+            if loop.stop_cause is not None:
+                raise PrepareError("stopped", "stopped before it was started")
+            if not loop.go:
+                return  # never started: the stack takes everything away
+            folder.mark_go()
+            undo.pop_all()
+    except (PrepareError, SpecError, ReceiptExists, ArtifactFileError) as error:
+        channel.send(state="failed", code=error.code, detail=str(error))
+        return
+    except OSError as error:
+        detail = os.strerror(error.errno or 0)
+        channel.send(state="failed", code="io_error", detail=detail)
+        return
+    Run(spec, channel, loop, folder, sink, reservation).carry_out()
+
+
+def _read_spec(descriptor: int) -> LaunchSpec:
+    data = b""
+    while len(data) <= SPEC_BYTES_MAX and (chunk := os.pread(descriptor, 1024 * 1024, len(data))):
+        data += chunk
+    os.close(descriptor)
+    return parse(data)
+
+
+class Run:
+    """One started attempt, from `go` to its receipt."""
+
+    def __init__(
+        self,
+        spec: LaunchSpec,
+        channel: Channel,
+        loop: Loop,
+        folder: AttemptFolder,
+        sink: LogSink,
+        reservation: Reservation,
+    ) -> None:
+        self._spec = spec
+        self._channel = channel
+        self._loop = loop
+        self._folder = folder
+        self._sink = sink
+        self._reservation = reservation
+        self._pump = Pump(sink)
+        self._cause: str | None = None
+        self._cause_at_ms = 0
+        self._body_pid = 0
+        self._announced = False
+        self._started_at_ms = wall_ms()
+        self._deadline_s = self._deadline()
+        loop.watch(self._pump)
+
+    def carry_out(self) -> None:
+        """Run to the end and publish. Errors of our own end the run with 255, never without a receipt."""
+        try:
+            code = self._phases()
+        except Exception as error:
+            self._sink.say(f"the supervisor failed ({type(error).__name__}); the run is ended")
+            code = BROKEN
+        stop_fact = None
+        with suppress(Exception):
+            stop_fact = self._end_tree()
+        self._publish(code if code is not None else self._interrupted_code(), stop_fact)
+
+    def _deadline(self) -> float | None:
+        now = boot_s()
+        ends = []
+        if self._spec.timeout_ms is not None:
+            ends.append(now + self._spec.timeout_ms / 1000)
+        if self._spec.deadline_at_ms is not None:
+            # Turned into the clock that cannot be set; a step of the wall clock moves nothing from here on.
+            ends.append(now + (self._spec.deadline_at_ms - self._started_at_ms) / 1000)
+        return min(ends, default=None)
+
+    # -- phases -----------------------------------------------------------------------------------------
+
+    def _phases(self) -> int | None:
+        """Exit code of the body, or None when a stop or the deadline came first."""
+        spec = self._spec
+        try:
+            os.chdir(to_bytes(spec.cwd))
+        except OSError as error:
+            self._sink.say(f"the working folder cannot be used: {os.strerror(error.errno or 0)}")
+            self._announce(0)
+            return programs.NOT_EXECUTABLE
+        env = {to_bytes(name): to_bytes(value) for name, value in spec.env.items()}
+        env[b"QINGLONG_INPUT"] = to_bytes(f"{spec.attempt_dir}/{INPUT}")
+        env[b"QINGLONG_OUTPUT"] = to_bytes(f"{spec.attempt_dir}/{OUTPUT}")
+        env[b"TMPDIR"] = to_bytes(spec.tmpdir)
+        if spec.before is not None and not self._interrupted():
+            env = self._before(to_bytes(spec.before), env)
+        if self._interrupted():
+            return None
+        code = self._body(env)
+        if code is not None and spec.after is not None and not self._interrupted():
+            env[b"QINGLONG_EXIT_CODE"] = str(code).encode()
+            self._hook("after", hooks.after_argv(to_bytes(spec.after)), env)
+        return code
+
+    def _before(self, text: bytes, env: Environment) -> Environment:
+        dump = hooks.open_dump()
+        try:
+            ended = self._hook("before", hooks.before_argv(text), env, (dump, hooks.DUMP_DESCRIPTOR))
+            if not ended:
+                return env
+            left = hooks.read_dump(dump, env)
+        finally:
+            os.close(dump)
+        if left is None:
+            self._sink.say("before left no variables behind; the run goes on without them")
+            return env
+        return left
+
+    def _hook(
+        self, name: str, argv: list[bytes], env: Environment, extra: tuple[int, int] | None = None
+    ) -> bool:
+        """Run a hook to its end; False when it did not get there. A failure is one line in the log."""
+        try:
+            pid = programs.start(programs.SHELL, argv, env, self._pump.write_end, extra)
+        except CannotStart as error:
+            self._sink.say(f"{name}: {error.text}")
+            return False
+        self._announce(self._loop.expect(pid))
+        code = self._wait(pid)
+        if code:
+            self._sink.say(f"{name} ended with exit code {code}; this does not change the run")
+        return code is not None
+
+    def _body(self, env: Environment) -> int | None:
+        body = self._spec.body
+        try:
+            if isinstance(body, CommandBody):
+                argv = [to_bytes(argument) for argument in body.argv]
+                path = programs.find(argv[0], env)
+            elif isinstance(body, ShellBody):
+                path = programs.SHELL
+                argv = self._shell_argv(body)
+            else:
+                candidates = [[to_bytes(part) for part in candidate] for candidate in body.interpreter]
+                argv = programs.find_first(candidates, env)
+                path = argv[0]
+                argv.append(to_bytes(f"{self._spec.attempt_dir}/{body.filename}"))
+                argv.extend(to_bytes(argument) for argument in body.args)
+            self._body_pid = programs.start(path, argv, env, self._pump.write_end)
+        except CannotStart as error:
+            self._announce(0)
+            self._sink.say(error.text)
+            return error.exit_code
+        self._announce(self._loop.expect(self._body_pid))
+        return self._wait(self._body_pid)
+
+    def _shell_argv(self, body: ShellBody) -> list[bytes]:
+        args = [to_bytes(argument) for argument in body.args]
+        if needs_file(self._spec):
+            return [programs.SHELL, to_bytes(f"{self._spec.attempt_dir}/{SHELL_BODY}"), *args]
+        return [programs.SHELL, b"-c", to_bytes(body.text), b"sh", *args]
+
+    def _announce(self, pid: int) -> None:
+        """Tell the session once that something was started; pid 0 when there was nothing to start."""
+        if not self._announced:
+            self._announced = True
+            self._channel.send(state="started", pid=pid, started_at_ms=self._started_at_ms)
+
+    def _wait(self, pid: int) -> int | None:
+        """Exit code of a child, its last output copied; None when a stop or the deadline came first."""
+        while pid not in self._loop.statuses:
+            if self._interrupted():
+                return None
+            self._loop.turn(self._deadline_s)
+        self._pump.drain()
+        return programs.exit_code(self._loop.statuses[pid])
+
+    def _interrupted(self) -> bool:
+        if self._cause is None:
+            if self._loop.stop_cause is not None:
+                self._cause = self._loop.stop_cause
+                self._cause_at_ms = self._loop.stop_requested_at_ms
+            elif self._deadline_s is not None and boot_s() >= self._deadline_s:
+                self._cause = "deadline"
+                self._cause_at_ms = wall_ms()
+        return self._cause is not None
+
+    # -- the end ----------------------------------------------------------------------------------------
+
+    def _end_tree(self) -> dict[str, object] | None:
+        """Leave no process behind; the stop fact when there was something to stop or a reason to."""
+        self._loop.reap()
+        if self._cause is None:
+            if self._loop.childless:
+                return None
+            self._cause = "leftover"
+            self._cause_at_ms = wall_ms()
+        grace_ms = self._spec.grace_ms
+        if self._cause == "leftover":
+            grace_ms = min(grace_ms, LEFTOVER_GRACE_MS)
+        root = os.getpid()
+        term_at_ms = wall_ms()
+        killed_at_ms = None
+        seen = tree.terminate(root)
+        self._settle(boot_s() + grace_ms / 1000)
+        limit = boot_s() + KILL_LIMIT_S
+        while not self._loop.childless and boot_s() < limit:
+            killed_at_ms = killed_at_ms or wall_ms()
+            seen |= tree.kill(root)
+            self._settle(boot_s() + KILL_ROUND_S)
+        self._pump.drain()
+        left = [] if self._loop.childless else tree.descendants(root).items()
+        return {
+            "schema_version": 1,
+            "run_id": self._spec.run_id,
+            "attempt_id": self._spec.attempt_id,
+            "cause": self._cause,
+            "requested_at_ms": self._cause_at_ms,
+            "term_at_ms": term_at_ms,
+            "kill_at_ms": killed_at_ms,
+            "ended_at_ms": wall_ms(),
+            "processes": len(seen),
+            "escaped": [{"pid": pid, "start_ticks": found.start_ticks} for pid, found in left],
+        }
+
+    def _settle(self, until_s: float) -> None:
+        """Copy output and collect the dead until nobody is left or the time is up."""
+        self._loop.reap()
+        while not self._loop.childless and boot_s() < until_s:
+            self._loop.turn(until_s)
+
+    def _interrupted_code(self) -> int:
+        if self._body_pid == 0:
+            return STOPPED_BEFORE_BODY
+        status = self._loop.statuses.get(self._body_pid)
+        return NEVER_REAPED if status is None else programs.exit_code(status)
+
+    def _publish(self, code: int, stop_fact: dict[str, object] | None) -> None:
+        """Facts first, the receipt last: whoever sees the receipt finds everything else in place."""
+        spec, sink, folder = self._spec, self._sink, self._folder
+        folder.sync_output()
+        sink.close()
+        finished_at_ms = max(self._started_at_ms, wall_ms())
+        log_fact: dict[str, object] = {
+            "incomplete": sink.incomplete,
+            "bytes_seen": sink.bytes_seen,
+            "bytes_written": sink.bytes_written,
+        }
+        with suppress(OSError, ArtifactFileError):
+            artifact = spec.log.artifact_id
+            publish_fact(
+                spec.log.root,
+                TruncationFact(
+                    run_id=spec.run_id,
+                    attempt_id=spec.attempt_id,
+                    log_artifact_id=artifact,
+                    maximum_bytes=spec.log.max_bytes,
+                    quota_reached=sink.quota_reached,
+                    observed_at_ms=finished_at_ms,
+                ),
+            )
+        with suppress(OSError):
+            folder.write_fact(LOG_FACT, log_fact, sync=sink.incomplete)
+        if stop_fact is not None:
+            with suppress(OSError):
+                folder.write_fact(STOP_FACT, stop_fact, sync=True)
+        receipt = Receipt(
+            run_id=spec.run_id,
+            attempt_id=spec.attempt_id,
+            callback_sequence=spec.callback_sequence,
+            token=spec.token,
+            started_at_ms=self._started_at_ms,
+            finished_at_ms=finished_at_ms,
+            exit_code=code,
+        )
+        self._reservation.publish(receipt)
+        self._channel.send(state="ended")
+
+
+__all__ = ["GO_MARK", "serve"]

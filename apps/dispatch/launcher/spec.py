@@ -1,0 +1,298 @@
+"""What a session hands to a shim: the launch specification and its strict reading.
+
+It travels as JSON in a sealed memory file of at most 2 MiB and never touches a disk. Unknown and missing
+keys are refused, and so is NUL in any text: the process API would cut the value there (lessons D15).
+Values that may be secret stay out of repr.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from apps.artifacts.facts import LOG_BYTES_MAX, LOG_BYTES_MIN, SAFE_INTEGER_MAX, is_artifact_id, is_uuid7
+from apps.dispatch.receipts import is_token
+
+SPEC_BYTES_MAX = 2 * 1024 * 1024
+# One argument of a Linux process ends at 128 KiB; a hook is passed as one.
+HOOK_BYTES_MAX = 100 * 1024
+DURATION_MS_MAX = 366 * 86_400_000
+RESERVED_NAMES = frozenset({"input.json", "output.json", "stop.json", "log.json", "go", "tmp", "body.sh"})
+
+_FILENAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class SpecError(Exception):
+    """The specification cannot be carried out. `str()` names the field, never its value."""
+
+    code = "invalid_spec"
+
+
+@dataclass(frozen=True, slots=True)
+class CommandBody:
+    """A program and its arguments, started without a shell."""
+
+    argv: tuple[str, ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ShellBody:
+    """Text for `/bin/sh -c`; `args` become `$1…`."""
+
+    text: str = field(repr=False)
+    args: tuple[str, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptBody:
+    """A source file for an interpreter: the first candidate whose program is on PATH is used."""
+
+    interpreter: tuple[tuple[str, ...], ...]
+    filename: str
+    source: str = field(repr=False)
+    args: tuple[str, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class LogSpec:
+    """Where the output goes and how many bytes of it are kept (65,536 – 1 GiB)."""
+
+    root: str
+    artifact_id: str
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSpec:
+    """One attempt. Times in milliseconds; `deadline_at_ms` is wall clock, paths are absolute."""
+
+    run_id: str
+    attempt_id: str
+    callback_sequence: int
+    token: str = field(repr=False)
+    body: CommandBody | ShellBody | ScriptBody
+    env: Mapping[str, str] = field(repr=False)
+    cwd: str
+    attempt_dir: str
+    tmpdir: str
+    log: LogSpec
+    receipts_root: str
+    before: str | None = field(default=None, repr=False)
+    after: str | None = field(default=None, repr=False)
+    timeout_ms: int | None = None
+    deadline_at_ms: int | None = None
+    grace_ms: int = 10_000
+    input: str | None = field(default=None, repr=False)
+    mask: tuple[str, ...] = field(default=(), repr=False)
+
+    def encode(self) -> bytes:
+        """Bytes for the shim, checked by the same reader. SpecError names what is wrong."""
+        data = json.dumps(_to_json(self), separators=(",", ":")).encode()
+        parse(data)
+        return data
+
+
+def _to_json(spec: LaunchSpec) -> dict[str, object]:
+    plain: dict[str, object] = {name: getattr(spec, name) for name in _TOP}
+    body = spec.body
+    if isinstance(body, CommandBody):
+        plain["body"] = {"kind": "command", "argv": body.argv}
+    elif isinstance(body, ShellBody):
+        plain["body"] = {"kind": "shell", "text": body.text, "args": body.args}
+    else:
+        plain["body"] = {
+            "kind": "script",
+            "interpreter": body.interpreter,
+            "filename": body.filename,
+            "source": body.source,
+            "args": body.args,
+        }
+    plain["env"] = dict(spec.env)
+    plain["log"] = {name: getattr(spec.log, name) for name in _LOG}
+    return plain
+
+
+def parse(data: bytes) -> LaunchSpec:
+    """Read a specification. SpecError for anything that is not exactly one."""
+    if len(data) > SPEC_BYTES_MAX:
+        raise SpecError("specification is larger than 2 MiB")
+    try:
+        value = json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError):
+        raise SpecError("specification is not JSON") from None
+    top = _fields("specification", value, _TOP)
+    for name in ("run_id", "attempt_id"):
+        if not is_uuid7(top[name]):
+            raise SpecError(f"{name} is not a UUIDv7")
+    if not is_token(top["token"]):
+        raise SpecError("token is ill-formed")
+    if _texts("mask", top["mask"]):
+        raise SpecError("mask must be empty")
+    spec = LaunchSpec(
+        run_id=_text("run_id", top["run_id"]),
+        attempt_id=_text("attempt_id", top["attempt_id"]),
+        callback_sequence=_integer("callback_sequence", top["callback_sequence"], 1, SAFE_INTEGER_MAX),
+        token=_text("token", top["token"]),
+        body=_body(top["body"]),
+        env=_environment(top["env"]),
+        cwd=_path("cwd", top["cwd"]),
+        attempt_dir=_path("attempt_dir", top["attempt_dir"]),
+        tmpdir=_path("tmpdir", top["tmpdir"]),
+        log=_log(top["log"]),
+        receipts_root=_path("receipts_root", top["receipts_root"]),
+        before=_optional_hook("before", top["before"]),
+        after=_optional_hook("after", top["after"]),
+        timeout_ms=_optional_integer("timeout_ms", top["timeout_ms"], 1, DURATION_MS_MAX),
+        deadline_at_ms=_optional_integer("deadline_at_ms", top["deadline_at_ms"], 0, SAFE_INTEGER_MAX),
+        grace_ms=_integer("grace_ms", top["grace_ms"], 0, 3_600_000),
+        input=None if top["input"] is None else _text("input", top["input"]),
+        mask=(),
+    )
+    if spec.tmpdir != f"{spec.attempt_dir}/tmp":
+        raise SpecError("tmpdir must be the attempt folder's tmp")
+    return spec
+
+
+_TOP = (
+    "run_id",
+    "attempt_id",
+    "callback_sequence",
+    "token",
+    "body",
+    "env",
+    "cwd",
+    "before",
+    "after",
+    "timeout_ms",
+    "deadline_at_ms",
+    "grace_ms",
+    "attempt_dir",
+    "input",
+    "log",
+    "receipts_root",
+    "mask",
+    "tmpdir",
+)
+_LOG = ("root", "artifact_id", "max_bytes")
+
+
+def _fields(where: str, value: object, names: tuple[str, ...]) -> dict[str, object]:
+    if not isinstance(value, dict) or set(value) != set(names):
+        raise SpecError(f"{where} has wrong keys")
+    return value
+
+
+def _text(where: str, value: object) -> str:
+    """Text that a process can receive: no NUL, and either valid or escaped single bytes."""
+    if not isinstance(value, str):
+        raise SpecError(f"{where} is not text")
+    if "\0" in value:
+        raise SpecError(f"{where} contains a NUL character")
+    try:
+        to_bytes(value)
+    except UnicodeEncodeError:
+        raise SpecError(f"{where} is not valid Unicode") from None
+    return value
+
+
+def to_bytes(text: str) -> bytes:
+    """UTF-8; lone surrogates U+DC80–DCFF stand for the raw bytes Python decoded them from."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _texts(where: str, value: object) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise SpecError(f"{where} is not a list")
+    return tuple(_text(where, item) for item in value)
+
+
+def _integer(where: str, value: object, lowest: int, highest: int) -> int:
+    if type(value) is not int or not lowest <= value <= highest:
+        raise SpecError(f"{where} is out of bounds")
+    return value
+
+
+def _optional_integer(where: str, value: object, lowest: int, highest: int) -> int | None:
+    return None if value is None else _integer(where, value, lowest, highest)
+
+
+def _optional_hook(where: str, value: object) -> str | None:
+    if value is None:
+        return None
+    text = _text(where, value)
+    if len(to_bytes(text)) > HOOK_BYTES_MAX:
+        raise SpecError(f"{where} is longer than 100 KiB")
+    return text
+
+
+def _path(where: str, value: object) -> str:
+    text = _text(where, value)
+    if not text.startswith("/") or "/../" in f"{text}/" or (text != "/" and text.endswith("/")):
+        raise SpecError(f"{where} is not a plain absolute path")
+    return text
+
+
+def _environment(value: object) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise SpecError("env is not an object")
+    for name, content in value.items():
+        if not _text("a name in env", name) or "=" in name:
+            raise SpecError("env has an impossible name")
+        _text("a value in env", content)
+    return value
+
+
+def _log(value: object) -> LogSpec:
+    found = _fields("log", value, _LOG)
+    if not is_artifact_id(found["artifact_id"]):
+        raise SpecError("log.artifact_id is ill-formed")
+    return LogSpec(
+        root=_path("log.root", found["root"]),
+        artifact_id=_text("log.artifact_id", found["artifact_id"]),
+        max_bytes=_integer("log.max_bytes", found["max_bytes"], LOG_BYTES_MIN, LOG_BYTES_MAX),
+    )
+
+
+def _body(value: object) -> CommandBody | ShellBody | ScriptBody:
+    kind = value.get("kind") if isinstance(value, dict) else None
+    reader = _BODIES.get(kind) if isinstance(kind, str) else None
+    if reader is None:
+        raise SpecError("body has an unknown kind")
+    return reader(value)
+
+
+def _command(value: object) -> CommandBody:
+    found = _fields("body", value, ("kind", "argv"))
+    argv = _texts("body.argv", found["argv"])
+    if not argv or not argv[0]:
+        raise SpecError("body.argv names no program")
+    return CommandBody(argv)
+
+
+def _shell(value: object) -> ShellBody:
+    found = _fields("body", value, ("kind", "text", "args"))
+    return ShellBody(_text("body.text", found["text"]), _texts("body.args", found["args"]))
+
+
+def _script(value: object) -> ScriptBody:
+    found = _fields("body", value, ("kind", "interpreter", "filename", "source", "args"))
+    candidates = found["interpreter"]
+    if not isinstance(candidates, list) or not candidates:
+        raise SpecError("body.interpreter is empty")
+    interpreter = tuple(_texts("body.interpreter", candidate) for candidate in candidates)
+    if not all(candidate and candidate[0] for candidate in interpreter):
+        raise SpecError("body.interpreter names no program")
+    filename = _text("body.filename", found["filename"])
+    if _FILENAME.fullmatch(filename) is None or filename in RESERVED_NAMES:
+        raise SpecError("body.filename is not a plain file name")
+    source = _text("body.source", found["source"])
+    return ScriptBody(interpreter, filename, source, _texts("body.args", found["args"]))
+
+
+_BODIES: dict[str, Callable[[object], CommandBody | ShellBody | ScriptBody]] = {
+    "command": _command,
+    "shell": _shell,
+    "script": _script,
+}

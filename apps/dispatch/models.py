@@ -1,0 +1,168 @@
+"""Who carries runs out: workers, their leases, and receipts still to be consumed (runs.md §3.6–3.8)."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import F, Q
+
+from apps.core import fields
+from apps.runs.models import Run, RunAttempt
+
+LEASE_MIN_MS = 5_000
+LEASE_MAX_MS = 600_000
+
+
+class Worker(models.Model):
+    """A slot of a node that opens sessions. Fence = id, session id, generation: a new session shuts out the old."""
+
+    class Status(models.TextChoices):
+        ONLINE = "online"
+        DRAINING = "draining"
+        OFFLINE = "offline"
+
+    id = models.CharField(primary_key=True, max_length=128, editable=False)
+    node_id = models.CharField(max_length=64)
+    roles = models.JSONField(default=list)
+    session_id = models.CharField(max_length=36)
+    generation = models.IntegerField()
+    status = models.CharField(max_length=16, choices=Status)
+    drain_requested_at = models.DateTimeField(null=True)
+    version = models.IntegerField(default=0)
+    capabilities = models.JSONField(default=dict)
+    capabilities_hash = models.CharField(max_length=64)
+    max_concurrent_runs = models.IntegerField()
+    available_slots = models.IntegerField()
+    registered_at = models.DateTimeField()
+    last_heartbeat_at = models.DateTimeField()
+    lease_expires_at = models.DateTimeField()
+    updated_at = models.DateTimeField()
+
+    class Meta:
+        db_table = "workers"
+        indexes = [
+            models.Index(fields=["status", "lease_expires_at", "id"], name="worker_liveness"),
+            models.Index(fields=["node_id", "id"], name="worker_node"),
+        ]
+        constraints = [
+            fields.one_of("status", ["online", "draining", "offline"], "worker_status_check"),
+            fields.at_least("generation", 1, "worker_generation_check"),
+            models.CheckConstraint(
+                condition=Q(max_concurrent_runs__gte=1, max_concurrent_runs__lte=1024)
+                & Q(available_slots__gte=0, available_slots__lte=F("max_concurrent_runs")),
+                name="worker_slots_check",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.id
+
+
+class RunDispatchLease(models.Model):
+    """The right of one worker session to carry one attempt; the raw token never leaves the dispatcher."""
+
+    class Status(models.TextChoices):
+        LEASED = "leased"
+        RELEASED = "released"
+        COMPLETED = "completed"
+
+    class ReleaseReason(models.TextChoices):
+        DECLINED = "declined"
+        SHUTDOWN = "shutdown"
+        START_FAILED = "start_failed"
+        CAPACITY_CHANGED = "capacity_changed"
+        LEASE_EXPIRED = "lease_expired"
+
+    attempt = models.OneToOneField(
+        RunAttempt, on_delete=models.CASCADE, primary_key=True, related_name="lease"
+    )
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="+", db_index=False)
+    status = models.CharField(max_length=16, choices=Status)
+    version = models.IntegerField(default=0)
+    lease_generation = models.IntegerField()
+    worker = models.ForeignKey(Worker, on_delete=models.PROTECT, related_name="leases", db_index=False)
+    worker_session_id = models.CharField(max_length=36)
+    worker_generation = models.IntegerField()
+    lease_token = models.CharField(max_length=128, editable=False)
+    acquired_at = models.DateTimeField()
+    renewed_at = models.DateTimeField()
+    expires_at = models.DateTimeField()
+    released_at = models.DateTimeField(null=True)
+    release_reason = models.CharField(max_length=32, choices=ReleaseReason, null=True)  # noqa: DJ001
+    completed_at = models.DateTimeField(null=True)
+    updated_at = models.DateTimeField()
+
+    class Meta:
+        db_table = "run_dispatch_leases"
+        indexes = [
+            models.Index(
+                fields=["expires_at", "attempt"], condition=Q(status="leased"), name="run_lease_expiry"
+            ),
+            models.Index(
+                fields=["worker", "expires_at", "attempt"], condition=Q(status="leased"), name="run_lease_worker"
+            ),
+        ]
+        constraints = [
+            models.UniqueConstraint(fields=["lease_token"], name="run_lease_token"),
+            fields.at_least("lease_generation", 1, "run_lease_generation_check"),
+            models.CheckConstraint(
+                condition=Q(acquired_at__lte=F("renewed_at"), renewed_at__lt=F("expires_at")),
+                name="run_lease_times_check",
+            ),
+            models.CheckConstraint(
+                condition=Q(
+                    status="leased",
+                    released_at__isnull=True,
+                    release_reason__isnull=True,
+                    completed_at__isnull=True,
+                )
+                | Q(
+                    status="released",
+                    released_at__isnull=False,
+                    release_reason__isnull=False,
+                    completed_at__isnull=True,
+                )
+                | Q(
+                    status="completed",
+                    completed_at__isnull=False,
+                    released_at__isnull=True,
+                    release_reason__isnull=True,
+                ),
+                name="run_lease_status_check",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.attempt_id} g{self.lease_generation} {self.status}"
+
+
+class CompletionReceiptJournal(models.Model):
+    """A row means: a receipt file of this attempt may exist on the node's disk. No row means settled."""
+
+    class State(models.TextChoices):
+        PENDING = "pending"
+        QUARANTINED = "quarantined"
+
+    attempt = models.OneToOneField(RunAttempt, on_delete=models.CASCADE, primary_key=True, related_name="journal")
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="+", db_index=False)
+    node_id = models.CharField(max_length=64)
+    state = models.CharField(max_length=16, choices=State, default=State.PENDING)
+    quarantine_ref = models.CharField(max_length=255, null=True)  # noqa: DJ001
+    purge_after = models.DateTimeField(null=True)
+    registered_at = models.DateTimeField()
+    updated_at = models.DateTimeField()
+
+    class Meta:
+        db_table = "completion_receipt_journals"
+        indexes = [
+            models.Index(fields=["node_id", "updated_at", "attempt"], name="receipt_journal_scan"),
+        ]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(state="pending", quarantine_ref__isnull=True, purge_after__isnull=True)
+                | Q(state="quarantined", quarantine_ref__isnull=False, purge_after__isnull=False),
+                name="receipt_journal_state_check",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.attempt_id} {self.state}"

@@ -1,0 +1,23 @@
+"""Runs, their attempts and everything that happened to them (runs.md §3)."""
+
+from apps.runs.models.attempt import ACTIVE_ATTEMPT, AttemptStatus, RunAttempt
+from apps.runs.models.event import ACTOR_TYPES, RunEvent
+from apps.runs.models.run import (
+    CANCEL_REASONS,
+    ENDED,
+    OPEN,
+    TRIGGER_TYPES,
+    CancelReason,
+    Run,
+    RunRetryPolicy,
+    RunStatus,
+    TriggerType,
+)
+from apps.runs.models.skip import Skip, SkipReason
+from apps.runs.models.totals import RunHourTotal, UncountedRun
+
+__all__ = [
+    "ACTIVE_ATTEMPT", "ACTOR_TYPES", "CANCEL_REASONS", "ENDED", "OPEN", "TRIGGER_TYPES",
+    "AttemptStatus", "CancelReason", "Run", "RunAttempt", "RunEvent", "RunHourTotal", "RunRetryPolicy",
+    "RunStatus", "Skip", "SkipReason", "TriggerType", "UncountedRun",
+]  # fmt: skip

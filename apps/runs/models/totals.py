@@ -1,0 +1,46 @@
+"""Totals per hour, so that no list ever counts runs (architecture.md §4)."""
+
+from __future__ import annotations
+
+from django.db import models
+
+from apps.core import fields
+
+
+class UncountedRun(models.Model):
+    """An end that no total holds yet: written with the end, folded and removed by a control job."""
+
+    run_id = models.UUIDField(primary_key=True)
+    project_id = models.CharField(max_length=128)
+    task_id = models.UUIDField()
+    status = models.CharField(max_length=32)
+    finished_at = models.DateTimeField()
+    duration_ms = models.BigIntegerField()
+
+    class Meta:
+        db_table = "run_uncounted"
+
+    def __str__(self) -> str:
+        return str(self.run_id)
+
+
+class RunHourTotal(models.Model):
+    """How many runs of a task ended how within one hour (UTC), and how long they took together."""
+
+    id = fields.IdField()
+    project_id = models.CharField(max_length=128)
+    task_id = models.UUIDField()
+    hour = models.DateTimeField()
+    status = models.CharField(max_length=32)
+    runs = models.IntegerField()
+    duration_ms = models.BigIntegerField()
+
+    class Meta:
+        db_table = "run_hour_totals"
+        indexes = [models.Index(fields=["project_id", "hour"], name="run_hour_total_project")]
+        constraints = [
+            models.UniqueConstraint(fields=["task_id", "hour", "status"], name="run_hour_total_key"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.hour} {self.status} {self.runs}"
