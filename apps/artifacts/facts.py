@@ -2,7 +2,8 @@
 
 Standard library only: the supervisor of a script writes the fact without Django, and the panel reads it.
 """
-# ruff: noqa: PTH  - every call here needs flags or modes that pathlib does not offer
+# Why not pathlib: every call here needs flags or modes that pathlib does not offer.
+# ruff: noqa: PTH101, PTH102, PTH108, PTH112, PTH120
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 A receipt is written once and never replaced. Standard library only: the supervisor of a script publishes
 receipts without Django, the sessions read them.
 """
-# ruff: noqa: PTH  - every call here needs flags, modes or descriptors that pathlib does not offer
+# Why not pathlib: every call here needs flags, modes or descriptors that pathlib does not offer.
+# ruff: noqa: PTH104, PTH106, PTH108, PTH112, PTH114, PTH120
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ It holds no secret, no thread, no database; specifications go unread to the shim
 command returns 0 as soon as the launcher listens. Exit codes: 2 usage, 3 another launcher is there,
 4 the node folder cannot be used.
 """
-# ruff: noqa: PTH  - every shim inherits what is imported here; pathlib would cost each of them
+# Why not pathlib: every shim inherits what is imported here; pathlib would cost each of them.
+# ruff: noqa: PTH100, PTH101, PTH103, PTH108, PTH120
 
 from __future__ import annotations
 
@@ -35,6 +36,7 @@ BACKLOG = 64
 REQUESTS_PER_TURN = 64
 _MESSAGE_MAX = 64
 _DESCRIPTORS = 2
+_DESCRIPTORS_MAX = 1_048_576
 
 
 class Launcher:
@@ -126,7 +128,7 @@ def _become_shim(spec_descriptor: int, control: int, boot: str) -> None:
         signal.set_wakeup_fd(-1)
         os.closerange(3, low)
         os.closerange(low + 1, high)
-        os.closerange(high + 1, 1_048_576)
+        os.closerange(high + 1, _DESCRIPTORS_MAX)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -206,7 +208,10 @@ def main(arguments: list[str]) -> None:
     ready = _detach() if detach else -1
     with suppress(OSError):  # it leads a session already when it was exec'd by its supervisor
         os.setsid()
-    os.closerange(3, ready) if ready > 3 else None
+    # Whatever the starter left open, a database connection perhaps, must not live on in here.
+    if ready >= 0:
+        os.closerange(3, ready)
+    os.closerange(max(3, ready + 1), _DESCRIPTORS_MAX)
     listener = _listen(node)
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for number in (0, 1, 2) if detach else (0,):

@@ -235,7 +235,7 @@ class Launcher:
         """One attempt; an empty text when it listens or another one holds the node."""
         command = [self._python, "-I", "-S", str(_PROGRAM), "--node-dir", str(self._node), "--detach"]
         try:
-            ended = subprocess.run(
+            ended = subprocess.run(  # noqa: S603  - a fixed program, no shell
                 command,
                 env={},
                 cwd="/",

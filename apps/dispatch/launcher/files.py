@@ -2,7 +2,8 @@
 
 Folders 0700, files 0600, created exclusively and never through a symlink.
 """
-# ruff: noqa: PTH  - flags and modes that pathlib does not offer; the shim also stays small without it
+# Why not pathlib: flags and modes that pathlib does not offer; the shim also stays small without it.
+# ruff: noqa: PTH102, PTH104, PTH106, PTH108, PTH112, PTH120
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ OUTPUT = "output.json"
 STOP_FACT = "stop.json"
 LOG_FACT = "log.json"
 GO_MARK = "go"
+TMP = "tmp"
 SHELL_BODY = "body.sh"
 # One argument ends at 128 KiB on Linux; longer shell text is read from a file instead.
 ARGUMENT_BYTES_MAX = 120_000
@@ -127,7 +129,7 @@ class AttemptFolder:
             with suppress(OSError):
                 os.unlink(f"{self.path}/{name}")
         with suppress(OSError):
-            os.rmdir(f"{self.path}/tmp")
+            os.rmdir(f"{self.path}/{TMP}")
 
     def _release(self) -> None:
         os.close(self._descriptor)

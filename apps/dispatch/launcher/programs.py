@@ -2,7 +2,8 @@
 
 Nothing of the shim is inherited: environment, descriptors, signal mask and handlers are set at the start.
 """
-# ruff: noqa: PTH  - the shim stays small without pathlib
+# Why not pathlib: the shim stays small without pathlib.
+# ruff: noqa: PTH110, PTH113, PTH118
 
 from __future__ import annotations
 

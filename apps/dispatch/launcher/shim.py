@@ -81,7 +81,8 @@ def serve(control: int, spec_descriptor: int, boot: str) -> None:
         detail = os.strerror(error.errno or 0)
         channel.send(state="failed", code="io_error", detail=detail)
         return
-    Run(spec, channel, loop, folder, sink, reservation).carry_out()
+    run = Run(spec, channel=channel, loop=loop, folder=folder, sink=sink, reservation=reservation)
+    run.carry_out()
 
 
 def _read_spec(descriptor: int) -> LaunchSpec:
@@ -98,6 +99,7 @@ class Run:
     def __init__(
         self,
         spec: LaunchSpec,
+        *,
         channel: Channel,
         loop: Loop,
         folder: AttemptFolder,

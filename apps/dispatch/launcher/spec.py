@@ -150,7 +150,7 @@ def parse(data: bytes) -> LaunchSpec:
         input=None if top["input"] is None else _text("input", top["input"]),
         mask=(),
     )
-    if spec.tmpdir != f"{spec.attempt_dir}/tmp":
+    if spec.tmpdir != f"{spec.attempt_dir}/" + "tmp":
         raise SpecError("tmpdir must be the attempt folder's tmp")
     return spec
 
