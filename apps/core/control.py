@@ -1,0 +1,119 @@
+"""Control jobs: short repeated housekeeping, one flight at a time over all nodes (architecture.md §2).
+
+A job is a function that takes its cursor and returns the next one (None keeps it). It is bounded (< 30 s),
+idempotent, and passes ids only. Its row says when it is due and who is at it; a crash leaves a lease that
+expires, an error is counted and logged and the job is tried again later.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from apps.core import clock, ids, leases
+from apps.core.db import write_transaction
+from apps.core.models import ControlJob
+
+LEASE_MS = 60_000
+BACKOFF_MAX = timedelta(hours=1)
+
+Cursor = dict[str, Any]
+Function = Callable[[Cursor], Cursor | None]
+
+logger = logging.getLogger("qinglong.control")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A registered job; `every_ms` is the pause from its end to its next start."""
+
+    name: str
+    function: Function
+    every_ms: int
+
+
+_jobs: dict[str, Job] = {}
+
+
+def register(name: str, function: Function, every_ms: int) -> None:
+    """Makes a job known to every process; called when an app is made ready. `every_ms` is at least 1000."""
+    if every_ms < 1000:
+        raise ValueError("a control job runs at most once a second")
+    _jobs[name] = Job(name, function, every_ms)
+
+
+def jobs() -> list[Job]:
+    """All registered jobs, by name."""
+    return [_jobs[name] for name in sorted(_jobs)]
+
+
+@write_transaction
+def enrol(now: datetime) -> None:
+    """Gives each registered job that has none its row, due at once."""
+    known = set(ControlJob.objects.filter(name__in=_jobs).values_list("name", flat=True))
+    ControlJob.objects.bulk_create(
+        [ControlJob(name=name, due_at=now) for name in sorted(_jobs.keys() - known)], ignore_conflicts=True
+    )
+
+
+def due(now: datetime) -> list[str]:
+    """Names of the registered jobs that are due and in nobody's hands, the longest waiting first."""
+    rows = ControlJob.objects.filter(name__in=_jobs, due_at__lte=now).order_by("due_at", "name")
+    return [row.name for row in rows if row.lease_expires_at is None or row.lease_expires_at <= now]
+
+
+def run_due(now: datetime) -> int:
+    """Runs every due job that nobody else took first, and returns how many ended well."""
+    owner = ids.token(12)
+    return sum(_run(_jobs[name], owner) for name in due(now))
+
+
+def _run(job: Job, owner: str) -> bool:
+    held = _claim(job.name, owner)
+    if held is None:
+        return False
+    cursor: Cursor | None = None
+    failed = False
+    try:
+        cursor = job.function(dict(held.subject.cursor))
+    except Exception as error:
+        failed = True
+        # Where, and of which type, but not the message: it may quote the value it choked on.
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        logger.error(
+            "control job %s failed: %s at %s:%s", job.name, type(error).__name__, where.filename, where.lineno
+        )
+    _settle(job, held, cursor, failed)
+    return not failed
+
+
+@write_transaction
+def _claim(name: str, owner: str) -> leases.Claim[ControlJob] | None:
+    now = clock.now()
+    rows = ControlJob.objects.filter(name=name, due_at__lte=now)
+    held = leases.claim(rows, owner, LEASE_MS, now)
+    if not held:
+        return None
+    rows.filter(name=name).update(last_started_at=now)
+    return held[0]
+
+
+@write_transaction
+def _settle(job: Job, held: leases.Claim[ControlJob], cursor: Cursor | None, failed: bool) -> None:
+    now = clock.now()
+    failures = held.subject.failures + 1 if failed else 0
+    pause = timedelta(milliseconds=job.every_ms)
+    if failed:
+        pause = min(pause * 2 ** min(failures, 10), max(BACKOFF_MAX, pause))
+    changed = leases.unreplaced(ControlJob.objects.all(), held).update(
+        due_at=now + pause,
+        last_finished_at=now,
+        failures=failures,
+        cursor=held.subject.cursor if cursor is None else cursor,
+    )
+    if changed:
+        leases.release([held])
