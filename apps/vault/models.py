@@ -47,9 +47,7 @@ class ExecutionContextRecipe(models.Model):
 
     class Meta:
         db_table = "local_execution_context_recipes"
-        indexes = [
-            models.Index(fields=["created_at", "context_ref"], name="local_context_recipes_created")
-        ]
+        indexes = [models.Index(fields=["created_at", "context_ref"], name="local_context_recipes_created")]
 
     def __str__(self) -> str:
         return self.context_ref
