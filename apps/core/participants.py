@@ -37,11 +37,11 @@ def begin() -> None:
 def settle() -> None:
     """Runs the callbacks; `core.db` calls it as the last thing before commit."""
     while topics := _pending():
-        _noted.topics = {}
-        for topic in sorted(topics):
-            subjects = sorted(topics[topic])
-            for callback in _callbacks[topic]:
-                callback(subjects)
+        # One topic at a time: what a callback notes may belong before the topics that still wait.
+        topic = min(topics)
+        subjects = sorted(topics.pop(topic))
+        for callback in _callbacks[topic]:
+            callback(subjects)
 
 
 def _pending() -> dict[str, set[Any]]:
