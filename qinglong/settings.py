@@ -190,7 +190,11 @@ SPECTACULAR_SETTINGS = {
 # django-q2 is the doorbell and the broom (architecture.md §2). Each value is set on purpose: one message at a
 # time, no retries of its own, no results kept, no schedules; a lock longer than the longest session, so that a
 # message is not delivered again beside a session that still works.
-_broker: dict[str, Any] = {"redis": ENV.redis_url} if ENV.redis_url else {"orm": "default"}
+_broker: dict[str, Any] = (
+    {"redis": ENV.redis_url}
+    if ENV.redis_url
+    else {"orm": "default", "broker_class": "apps.core.doorbell.Doorbell"}
+)
 _common = {
     "bulk": 1,
     "max_attempts": 1,
@@ -208,7 +212,7 @@ Q_CLUSTER = {
     "queue_limit": 2,
     "timeout": 30,
     "retry": 120,
-    "poll": 1.0,
+    "poll": 2.0,  # the broker is rung awake; this is the net below
     "ALT_CLUSTERS": {
         "runs": {
             **_common,
@@ -216,7 +220,7 @@ Q_CLUSTER = {
             "queue_limit": 1,
             "timeout": 900,
             "retry": 1200,
-            "poll": 0.15,
+            "poll": 2.0,
         }
     },
 }

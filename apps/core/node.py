@@ -82,11 +82,13 @@ class Process:
 
 def folder(*parts: str) -> Path:
     """A folder below the node's own, 0700, made when missing; raises NodeUnusable."""
-    path = Path(settings.NODE_DIR, *parts)
+    path = Path(settings.NODE_DIR)
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if path.stat().st_mode & 0o077:
-            path.chmod(0o700)
+        for part in ("", *parts):
+            path /= part
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if path.stat().st_mode & 0o077:
+                path.chmod(0o700)
     except OSError as error:
         raise NodeUnusable(reason=error.strerror) from error
     return path

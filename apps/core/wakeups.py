@@ -7,7 +7,9 @@ per cluster, and live sessions are woken directly. A lost ring is made good by t
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -15,7 +17,7 @@ from pathlib import Path
 from django.conf import settings
 from django.db import transaction
 
-from apps.core import clock, db
+from apps.core import clock, db, node
 from apps.core.models import Wakeup
 
 STALE = timedelta(seconds=20)
@@ -78,15 +80,40 @@ def socket_folder(cluster: str) -> Path:
     return Path(settings.NODE_DIR) / "wake" / cluster
 
 
+def listen(cluster: str, name: str) -> socket.socket:
+    """A non-blocking datagram socket that `poke` reaches; `name` is unique among the living of this node."""
+    folder = node.folder("wake", cluster)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    (folder / name).unlink(missing_ok=True)
+    with _short(folder) as short:
+        listener.bind(f"{short}/{name}")
+    return listener
+
+
 def poke(cluster: str) -> None:
-    """Sends a datagram to every session of this node; who is gone is passed over."""
+    """Sends a datagram to every session of this node; who is gone is cleared away."""
     folder = socket_folder(cluster)
     if not folder.is_dir():
         return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
+    flags = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK
+    with socket.socket(socket.AF_UNIX, flags) as sender, _short(folder) as short:
         for path in folder.iterdir():
-            with contextlib.suppress(OSError):
-                sender.sendto(b"", str(path))
+            try:
+                sender.sendto(b"", f"{short}/{path.name}")
+            except ConnectionRefusedError:
+                path.unlink(missing_ok=True)
+            except OSError:
+                continue
+
+
+@contextlib.contextmanager
+def _short(folder: Path) -> Iterator[str]:
+    """Another way to a folder: the address of a socket has room for 108 bytes, a home folder may be deep."""
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
 
 
 def _send(cluster: str) -> None:
