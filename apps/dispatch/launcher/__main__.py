@@ -26,7 +26,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(_HERE))))
 sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _HERE]
 
-from apps.dispatch.launcher import shim, tree  # noqa: E402
+from apps.dispatch.launcher import programs, shim, tree  # noqa: E402
 
 SOCKET_NAME = "launcher.sock"
 LOCK_NAME = "launcher.lock"
@@ -108,17 +108,6 @@ class Launcher:
 
 
 _HANDLED = (signal.SIGTERM, signal.SIGINT)
-# Signals that scripts may send to their parent by mistake, or that a terminal sends on: no reason to end.
-_IGNORED = (
-    signal.SIGHUP,
-    signal.SIGINT,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGALRM,
-    signal.SIGPIPE,
-    signal.SIGXFSZ,
-)
 
 
 def _become_shim(spec_descriptor: int, control: int, boot: str) -> None:
@@ -216,8 +205,9 @@ def main(arguments: list[str]) -> None:
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for number in (0, 1, 2) if detach else (0,):
         os.dup2(null, number)
-    for number in _IGNORED:
-        signal.signal(number, signal.SIG_IGN)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        # Ignored: what scripts may send to their parent by mistake, and what a terminal sends on.
+        signal.signal(number, signal.SIG_IGN if number in programs.IGNORED else signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects ended shims
     launcher = Launcher(listener, tree.boot_id())
     for number in _HANDLED:

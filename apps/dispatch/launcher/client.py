@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from apps.dispatch.launcher.control import receive_all
 from apps.dispatch.launcher.spec import LaunchSpec
 from apps.dispatch.launcher.tree import boot_id, read_stat
 
@@ -107,19 +108,10 @@ class Shim:
     def receive(self) -> list[Message]:
         """What waits, without blocking. `closed` turns true at the end of the stream or any error:
         before `go` that means never started, after it only the receipt can tell."""
-        found: list[Message] = []
-        while not self.closed:
-            try:
-                data = self.socket.recv(4096)
-            except BlockingIOError:
-                break
-            except OSError:
-                data = b""
-            if data:
-                found.append(Message(**json.loads(data)))
-            else:
-                self.closed = True
-        return found
+        if self.closed:
+            return []
+        found, self.closed = receive_all(self.socket)
+        return [Message(**json.loads(data)) for data in found]
 
     def go(self) -> bool:
         """Let it start. False: the shim is gone, and nothing was started."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
-import socket
 import time
 from contextlib import suppress
 
+from apps.dispatch.launcher.control import Channel
 from apps.dispatch.launcher.output import Pump
 
-MESSAGE_BYTES_MAX = 4096
 # A machine that sleeps stops the poll's own clock: look at the real one at least this often.
 _POLL_MS_MAX = 60_000
 
@@ -25,47 +23,6 @@ def wall_ms() -> int:
 def boot_s() -> float:
     """Seconds since boot, time asleep included; it never steps back."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-class Channel:
-    """The control socket. The session behind it may be gone at any moment; nobody here ever minds."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._socket: socket.socket | None = socket.socket(fileno=descriptor)
-        self._socket.setblocking(False)
-        self.descriptor = descriptor
-
-    @property
-    def open(self) -> bool:
-        return self._socket is not None
-
-    def send(self, **message: object) -> None:
-        """Best effort: a session that does not read or does not live loses the message, no more."""
-        if self._socket is not None:
-            with suppress(OSError):
-                data = json.dumps(message, separators=(",", ":")).encode()
-                self._socket.send(data, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
-
-    def receive(self) -> list[bytes]:
-        """Messages that wait. Closes itself at the end of file and at any error."""
-        found: list[bytes] = []
-        while self._socket is not None:
-            try:
-                message = self._socket.recv(MESSAGE_BYTES_MAX)
-            except BlockingIOError:
-                break
-            except OSError:
-                message = b""
-            if message:
-                found.append(message)
-            else:
-                self.close()
-        return found
-
-    def close(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
 
 
 class Loop:

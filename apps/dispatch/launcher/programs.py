@@ -17,7 +17,17 @@ NOT_FOUND = 127
 NOT_EXECUTABLE = 126
 
 Environment = dict[bytes, bytes]
-_RESETTABLE = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+# What launcher and interpreter ignore; a script would inherit that. All others stand at their default.
+IGNORED = (
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGPIPE,
+    signal.SIGXFSZ,
+)
 
 
 class CannotStart(Exception):
@@ -91,7 +101,7 @@ def start(
                 file_actions=actions,
                 setpgroup=0,
                 setsigmask=(),
-                setsigdef=_RESETTABLE,
+                setsigdef=IGNORED,
             )
         except OSError as error:
             # Text without a `#!` line is given to the shell, as every shell does it.

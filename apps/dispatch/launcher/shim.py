@@ -11,6 +11,7 @@ from contextlib import ExitStack, suppress
 
 from apps.artifacts.facts import ArtifactFileError, TruncationFact, publish_fact
 from apps.dispatch.launcher import hooks, programs, tree
+from apps.dispatch.launcher.control import Channel
 from apps.dispatch.launcher.files import (
     GO_MARK,
     INPUT,
@@ -23,7 +24,7 @@ from apps.dispatch.launcher.files import (
     make_working_folder,
     needs_file,
 )
-from apps.dispatch.launcher.loop import Channel, Loop, boot_s, wall_ms
+from apps.dispatch.launcher.loop import Loop, boot_s, wall_ms
 from apps.dispatch.launcher.output import LogSink, Pump
 from apps.dispatch.launcher.programs import CannotStart, Environment
 from apps.dispatch.launcher.spec import (
@@ -68,10 +69,13 @@ def serve(control: int, spec_descriptor: int, boot: str) -> None:
             channel.send(state="ready", pid=pid, start_ticks=ticks, boot_id=boot)
             while channel.open and not loop.go and loop.stop_cause is None:
                 loop.turn()
-            if loop.stop_cause is not None:
+            if channel.open and not loop.go:
+                loop.turn(0)  # a signal may have come between a `go` and our reading of it
+            if not loop.go and loop.stop_cause is not None:
                 raise PrepareError("stopped", "stopped before it was started")
             if not loop.go:
                 return  # never started: the stack takes everything away
+            # From here on there is always a receipt, also when a stop came with the `go`.
             folder.mark_go()
             undo.pop_all()
     except (PrepareError, SpecError, ReceiptExists, ArtifactFileError) as error:
@@ -86,11 +90,11 @@ def serve(control: int, spec_descriptor: int, boot: str) -> None:
 
 
 def _read_spec(descriptor: int) -> LaunchSpec:
-    data = b""
-    while len(data) <= SPEC_BYTES_MAX and (chunk := os.pread(descriptor, 1024 * 1024, len(data))):
-        data += chunk
-    os.close(descriptor)
-    return parse(data)
+    try:
+        size = min(os.fstat(descriptor).st_size, SPEC_BYTES_MAX + 1)
+        return parse(os.pread(descriptor, size, 0))
+    finally:
+        os.close(descriptor)
 
 
 class Run:

@@ -1,0 +1,233 @@
+"""The launcher and its client: one per node, many requests, hard deaths on every side."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from apps.dispatch.launcher import client
+from apps.dispatch.launcher.client import Handle, Launcher, LauncherUnavailable, inspect, open_pidfd
+from apps.dispatch.launcher.spec import CommandBody
+from tests.dispatch.shim_kit import Kit, alive, until
+
+PROGRAM = Path(client.__file__).with_name("__main__.py")
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> Iterator[Kit]:
+    made = Kit(tmp_path)
+    yield made
+    made.finish()
+
+
+def test_started_on_demand_with_an_empty_environment(kit: Kit) -> None:
+    kit.launcher.connect()
+    pid = kit.launcher_pid()
+    assert Path(f"/proc/{pid}/environ").read_bytes() == b""
+    assert os.getsid(pid) != os.getsid(0)
+    assert stat.S_IMODE((kit.node / "launcher.sock").stat().st_mode) == 0o600
+    assert stat.S_IMODE(kit.node.stat().st_mode) == 0o700
+    assert len(os.listdir(f"/proc/{pid}/task")) == 1
+
+
+def test_loads_neither_django_nor_packages() -> None:
+    code = (
+        "import sys, runpy; sys.argv = ['x'];\n"
+        "sys.path.append(sys.orig_argv[-1])\n"
+        "import apps.dispatch.launcher.shim\n"
+        "bad = {'django', 'site', 'threading', 'subprocess', 'hashlib', 'pathlib', 'typing'}\n"
+        "bad &= set(sys.modules)\n"
+        "sys.exit(repr(bad) if bad else 0)"
+    )
+    root = PROGRAM.parents[3]
+    ended = subprocess.run([sys.executable, "-I", "-S", "-c", code, str(root)], env={}, capture_output=True)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_second_launcher_is_refused(kit: Kit) -> None:
+    kit.launcher.connect()
+    command = [sys.executable, "-I", "-S", str(PROGRAM), "--node-dir", str(kit.node)]
+    for extra in ([], ["--detach"]):
+        ended = subprocess.run([*command, *extra], env={}, capture_output=True, timeout=10)
+        assert ended.returncode == 3
+        assert ended.stderr == b"launcher: another launcher serves this node folder\n"
+
+
+def test_unusable_folder_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "START_TIMEOUT_S", 0.5)
+    (tmp_path / "node").mkdir()
+    (tmp_path / "node" / "launcher.lock").symlink_to("/etc/passwd")
+    with pytest.raises(LauncherUnavailable, match="cannot be used"):
+        Launcher(tmp_path / "node").connect()
+
+
+def test_long_home(tmp_path: Path) -> None:
+    kit = Kit(tmp_path / ("a" * 120) / ("b" * 120))
+    try:
+        assert kit.run("exit 3").receipt().exit_code == 3
+    finally:
+        kit.finish()
+
+
+def test_many_clients_start_one_launcher(kit: Kit) -> None:
+    launchers = [Launcher(kit.node) for _ in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda launcher: launcher.connect(), launchers))
+    assert len(kit.processes()) == 1
+    for launcher in launchers:
+        launcher.close()
+
+
+def test_nonsense_closes_one_connection_only(kit: Kit) -> None:
+    kit.launcher.connect()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as bad:
+        bad.connect(str(kit.node / "launcher.sock"))
+        bad.settimeout(5)
+        bad.send(b"hello")
+        assert bad.recv(10) == b""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as bad:
+        bad.connect(str(kit.node / "launcher.sock"))
+        bad.settimeout(5)
+        read, write = os.pipe()
+        socket.send_fds(bad, [b"fork"], [read, read, write])
+        os.close(read)
+        os.close(write)
+        assert bad.recv(10) == b""
+    assert kit.run("exit 0").receipt().exit_code == 0
+    links = os.listdir(f"/proc/{kit.launcher_pid()}/fd")
+    assert len(links) <= 9
+
+
+def test_bad_specification_is_told(kit: Kit) -> None:
+    kit.launcher.connect()
+    memory = os.memfd_create("x")
+    os.write(memory, b"{}")
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    kit.launcher._request(memory, theirs.fileno())
+    theirs.close()
+    os.close(memory)
+    shim = client.Shim(ours)
+    message = until(shim.receive)[0]
+    assert (message.state, message.code) == ("failed", "invalid_spec")
+
+
+def test_sixteen_at_once(kit: Kit) -> None:
+    lives = [kit.launch(f"sleep 0.2; exit {n}") for n in range(16)]
+    for live in lives:
+        live.go()
+    assert [live.end() for live in lives] == list(range(16))
+
+
+def test_scripts_outlive_a_killed_launcher(kit: Kit) -> None:
+    live = kit.launch("sleep 1; echo done; exit 4").go()
+    live.wait("started")
+    waiting = kit.launch("echo second; exit 5")
+    waiting.wait("ready")
+    old = kit.launcher_pid()
+    os.kill(old, signal.SIGKILL)
+    until(lambda: not alive(old))
+    fresh = kit.launch("exit 6").go()  # the client finds the connection broken and starts a new one
+    assert kit.launcher_pid() != old
+    waiting.go()
+    assert fresh.end() == 6
+    assert waiting.end() == 5
+    assert live.end() == 4
+    assert live.log == b"done\n"
+
+
+def test_sigterm_ends_the_launcher_and_not_the_scripts(kit: Kit) -> None:
+    live = kit.launch("sleep 0.7; exit 4").go()
+    live.wait("started")
+    pid = kit.launcher_pid()
+    os.kill(pid, signal.SIGTERM)
+    until(lambda: not alive(pid))
+    assert not (kit.node / "launcher.sock").exists()
+    assert live.end() == 4
+
+
+SESSION = """
+import os, select, sys, time
+sys.path.insert(0, {root!r})
+from tests.dispatch.shim_kit import Kit
+from pathlib import Path
+kit = Kit(Path({home!r}))
+live = kit.launch("echo ran; sleep 0.5; exit 11")
+stage = sys.argv[1]
+print(live.spec.attempt_id, flush=True)
+if stage != "launch":
+    live.wait("ready")
+if stage in ("go", "started"):
+    live.shim.go()
+if stage == "started":
+    live.wait("started")
+print("here", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("stage", ["launch", "ready", "go", "started"])
+def test_killed_session(kit: Kit, stage: str) -> None:
+    """Before `go` nothing has run and nothing is left; after it the end becomes known."""
+    kit.launcher.connect()
+    code = SESSION.format(root=str(PROGRAM.parents[3]), home=str(kit.home))
+    session = subprocess.Popen([sys.executable, "-c", code, stage], stdout=subprocess.PIPE, text=True)
+    assert session.stdout is not None
+    attempt = session.stdout.readline().strip()
+    assert session.stdout.readline() == "here\n"
+    session.kill()
+    session.wait()
+    session.stdout.close()
+    receipts = kit.home / "receipts"
+    if stage in ("go", "started"):
+        path = receipts / attempt[:2] / f"{attempt}.json"
+        until(path.exists)
+        assert b'"exit_code":11' in path.read_bytes()
+    else:
+        until(lambda: len(kit.processes()) == 1)
+        assert not list(receipts.rglob("*.json"))
+        assert not list(receipts.rglob("*.tmp"))
+        assert not (kit.home / "attempts" / attempt).exists()
+        assert not list((kit.home / "logs").rglob("*.log"))
+
+
+def test_session_that_never_reads_disturbs_nothing(kit: Kit) -> None:
+    live = kit.launch("exit 2")
+    time.sleep(0.1)
+    live.shim.go()
+    assert live.receipt().exit_code == 2
+
+
+def test_handles() -> None:
+    own = client.read_stat(os.getpid())
+    assert own is not None
+    handle = Handle(os.getpid(), own.start_ticks, client.boot_id())
+    assert Handle.decode(handle.encode()) == handle
+    assert inspect(handle) == "running"
+    descriptor = open_pidfd(handle)
+    assert descriptor is not None
+    os.close(descriptor)
+    assert inspect(Handle(handle.pid, 1, handle.boot_id)) == "identity_mismatch"
+    assert open_pidfd(Handle(handle.pid, 1, handle.boot_id)) is None
+    assert inspect(Handle(handle.pid, own.start_ticks, "another boot")) == "exited"
+    assert inspect(Handle(0, 1, handle.boot_id)) == "invalid"
+    for text in ("", "{}", "[]", '{"boot_id":"x","pid":true,"start_ticks":1}', handle.encode() + " " * 2048):
+        with pytest.raises(ValueError):
+            Handle.decode(text)
+
+
+def test_no_descriptors_leak_in_the_session(kit: Kit) -> None:
+    kit.run(CommandBody(("true",))).shim.close()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        kit.run(CommandBody(("true",))).shim.close()
+    assert len(os.listdir("/proc/self/fd")) == before
