@@ -12,6 +12,7 @@ class Wakeup(models.Model):
 
     cluster = models.CharField(primary_key=True, max_length=32)
     rung_at = models.DateTimeField()
+    unanswered_since = models.DateTimeField(null=True)
     answered = models.BooleanField(default=False)
 
     def __str__(self) -> str:

@@ -55,7 +55,10 @@ def ring(cluster: str) -> None:
     now = clock.now()
     row = Wakeup.objects.filter(cluster=cluster).first()
     if row is None or row.answered or row.rung_at <= now - STALE:
-        Wakeup.objects.update_or_create(cluster=cluster, defaults={"rung_at": now, "answered": False})
+        since = now if row is None or row.answered else row.unanswered_since
+        Wakeup.objects.update_or_create(
+            cluster=cluster, defaults={"rung_at": now, "unanswered_since": since, "answered": False}
+        )
         _send(cluster)
     if db.is_postgresql():
         db.notify(channel(cluster))
@@ -65,13 +68,20 @@ def ring(cluster: str) -> None:
 
 def answer(cluster: str) -> None:
     """A session is there and will look for work until it ends: the next ring needs a message again."""
-    Wakeup.objects.filter(cluster=cluster, answered=False).update(answered=True)
+    Wakeup.objects.filter(cluster=cluster, answered=False).update(answered=True, unanswered_since=None)
 
 
 def unanswered(now: datetime) -> list[str]:
     """Clusters whose ring nobody answered within 20 s: for the sweep."""
     return list(
         Wakeup.objects.filter(answered=False, rung_at__lte=now - STALE).values_list("cluster", flat=True)
+    )
+
+
+def deaf(before: datetime) -> list[str]:
+    """Clusters that have not answered any ring since `before`, however often they were rung again."""
+    return list(
+        Wakeup.objects.filter(answered=False, unanswered_since__lte=before).values_list("cluster", flat=True)
     )
 
 

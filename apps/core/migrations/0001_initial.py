@@ -16,6 +16,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('cluster', models.CharField(max_length=32, primary_key=True, serialize=False)),
                 ('rung_at', models.DateTimeField()),
+                ('unanswered_since', models.DateTimeField(null=True)),
                 ('answered', models.BooleanField(default=False)),
             ],
         ),

@@ -1,0 +1,141 @@
+"""A django-q2 cluster as one of our processes: its guard, with what the stock one lacks (dispatch-notes.md).
+
+The stock cluster is a main process that only waits for its sentinel; a SIGKILL of the sentinel then ends the
+main process with code 0 and leaves orphans. Here the sentinel *is* the main process, which saves one process
+per cluster; its parts end with it, by the kernel. Its guard waits for deaths and for the stop descriptor
+instead of looking twice a second, and writes no statistics: nobody could read them from another process's
+memory cache.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from multiprocessing import connection, get_context
+from typing import Any
+
+from django.conf import settings
+from django_q import cluster as stock
+from django_q.conf import Conf
+from django_q.monitor import monitor
+from django_q.pusher import pusher
+from django_q.worker import worker
+
+from apps.core.doorbell import Doorbell
+from apps.dispatch import drain
+from apps.dispatch.supervisor import process
+
+GUARD_S = 1.0
+FROZEN = 70
+
+_LOCK_WAIT_S = 2.0
+_IDLE = -1
+_TITLES = {worker: "worker", monitor: "monitor", pusher: "pusher"}
+_fork = get_context("fork")
+
+logger = logging.getLogger("qinglong.cluster")
+
+
+class Frozen(Exception):
+    """A part died while it may have held a lock that the others wait for; only a new cluster helps."""
+
+
+class Guard(stock.Sentinel):  # type: ignore[misc]
+    """Runs the cluster that `select` chose until the drain descriptor becomes readable; raises Frozen."""
+
+    def __init__(self) -> None:
+        super().__init__(threading.Event(), threading.Event(), uuid.uuid4(), start=False)
+        Doorbell.stop = self._stopping = drain.prepare()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: drain.request())
+        self.start()
+
+    def spawn_process(self, target: Callable[..., None], *args: Any) -> Any:
+        """One part; unlike the stock one it ends with its parent and has a name."""
+        part = _fork.Process(target=_part, args=(os.getpid(), target, args), daemon=True)
+        if target is worker:
+            part.timer = args[2]
+            self.pool.append(part)
+        part.start()
+        return part
+
+    def guard(self) -> None:
+        """Replaces what dies until it is told to stop."""
+        self.start_event.set()
+        logger.info("cluster %s is ready", Conf.CLUSTER_NAME)
+        last = time.monotonic()
+        while not self._wait():
+            now = time.monotonic()
+            for part in list(self.pool):
+                self._tend(part, now - last)
+            for part in (self.monitor, self.pusher):
+                if not part.is_alive():
+                    self.reincarnate(part)
+            last = now
+        self.stop_event.set()
+        self.stop()
+
+    def _wait(self) -> bool:
+        parts = [part.sentinel for part in (*self.pool, self.monitor, self.pusher)]
+        return self._stopping in connection.wait([self._stopping, *parts], GUARD_S)
+
+    def _tend(self, part: Any, passed: float) -> None:
+        lock = part.timer.get_lock()
+        if not lock.acquire(timeout=_LOCK_WAIT_S):
+            raise Frozen("a worker died with its timer locked")
+        try:
+            left = part.timer.value
+            if left > 0:
+                part.timer.value = max(left - passed, 0)
+        finally:
+            lock.release()
+        if part.is_alive():
+            if left == 0:
+                self.reincarnate(part)
+        elif left == _IDLE and part.exitcode < 0:
+            # An idle worker waits inside the queue's lock, and the kernel does not give that back.
+            raise Frozen("an idle worker was killed")
+        else:
+            self.reincarnate(part)
+
+
+def select(name: str, workers: int | None = None) -> None:
+    """Makes django-q2's settings those of one cluster.
+
+    It reads them once, at import, from the environment; a tree that forks several clusters from one loaded
+    process needs them chosen after the fork.
+    """
+    if name != Conf.CLUSTER_NAME:
+        chosen = settings.Q_CLUSTER["ALT_CLUSTERS"][name]
+        Conf.CLUSTER_NAME = name
+        Conf.WORKERS = chosen["workers"]
+        Conf.QUEUE_LIMIT = chosen["queue_limit"]
+        Conf.TIMEOUT = chosen["timeout"]
+        Conf.RETRY = chosen["retry"]
+        Conf.POLL = chosen["poll"]
+    if workers is not None:
+        Conf.WORKERS = workers
+
+
+def run(name: str, workers: int | None = None) -> int:
+    """Serves one cluster in this process until SIGTERM; returns the exit code."""
+    select(name, workers)
+    try:
+        Guard()
+    except Frozen as error:
+        logger.error("cluster %s starts anew: %s", name, error)
+        return FROZEN
+    return 0
+
+
+def _part(parent: int, target: Callable[..., None], args: tuple[Any, ...]) -> None:
+    process.end_with_parent(parent)
+    process.name(f"ql {Conf.CLUSTER_NAME} {_TITLES[target]}")
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    target(*args)
