@@ -88,7 +88,8 @@ class Task(models.Model):
             ),
             fields.one_of("concurrency", ["queue", "skip", "replace", "parallel"], "task_concurrency_check"),
             models.CheckConstraint(
-                condition=Q(max_parallel__gte=1, max_parallel__lte=MAX_PARALLEL), name="task_max_parallel_check"
+                condition=Q(max_parallel__gte=1, max_parallel__lte=MAX_PARALLEL),
+                name="task_max_parallel_check",
             ),
             fields.at_least("version", 1, "task_version_check"),
         ]
