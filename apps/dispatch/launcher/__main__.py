@@ -213,6 +213,7 @@ def main(arguments: list[str]) -> None:
     for number in _HANDLED:
         signal.signal(number, launcher.end)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    tree.become_undumpable()
     gc.collect()
     gc.freeze()  # what is loaded now stays shared with every shim
     gc.disable()

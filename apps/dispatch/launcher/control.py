@@ -7,6 +7,9 @@ import socket
 from contextlib import suppress
 
 MESSAGE_BYTES_MAX = 4096
+# Made once: joining two flags of an enum touches more memory than sending a message does.
+_SEND_FLAGS = int(socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+_ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def receive_all(control: socket.socket) -> tuple[list[bytes], bool]:
@@ -48,8 +51,7 @@ class Channel:
         """Best effort: a session that does not read or does not live loses the message, no more."""
         if self._socket is not None:
             with suppress(OSError):
-                data = json.dumps(message, separators=(",", ":")).encode()
-                self._socket.send(data, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+                self._socket.send(_ENCODE(message).encode(), _SEND_FLAGS)
 
     def receive(self) -> list[bytes]:
         """Messages that wait. Closes itself at the end of file and at any lasting error."""

@@ -41,6 +41,7 @@ from apps.dispatch.receipts import Receipt, ReceiptExists, ReceiptStore, Reserva
 LEFTOVER_GRACE_MS = 2_000
 KILL_LIMIT_S = 5.0  # after that what still lives cannot be killed by us and is reported as escaped
 KILL_ROUND_S = 0.05
+FLOOD_PROCESSES = 512  # so many are a fork bomb: woken for a goodbye it would only go on
 STOPPED_BEFORE_BODY = 128 + 15
 NEVER_REAPED = 128 + 9
 BROKEN = 255
@@ -271,8 +272,10 @@ class Run:
         root = os.getpid()
         term_at_ms = wall_ms()
         killed_at_ms = None
-        seen = tree.terminate(root)
-        self._settle(boot_s() + grace_ms / 1000)
+        seen = tree.freeze(root)
+        if len(seen) <= FLOOD_PROCESSES:
+            tree.terminate(seen)
+            self._settle(boot_s() + grace_ms / 1000)
         limit = boot_s() + KILL_LIMIT_S
         while not self._loop.childless and boot_s() < limit:
             killed_at_ms = killed_at_ms or wall_ms()

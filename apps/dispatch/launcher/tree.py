@@ -126,14 +126,12 @@ def freeze(root: int) -> set[Process]:
     return frozen
 
 
-def terminate(root: int) -> set[Process]:
-    """Freeze the tree, leave SIGTERM with each process and let it run on to meet it."""
-    tree = freeze(root)
+def terminate(tree: set[Process]) -> None:
+    """Leave SIGTERM with each process of a frozen tree, then let all run on to meet it."""
     for process in tree:
         send(process, signal.SIGTERM)
     for process in tree:
         send(process, signal.SIGCONT)
-    return tree
 
 
 def kill(root: int) -> set[Process]:
@@ -145,21 +143,24 @@ def kill(root: int) -> set[Process]:
 
 
 def become_subreaper() -> None:
-    """Adopt orphans of the tree, and keep other processes of this user out of our memory."""
+    """Adopt the orphans of this process's tree. OSError when the kernel refuses."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def become_undumpable() -> None:
+    """Close this process's memory to others of the same user, best effort; children inherit that until
+    they start a program."""
     with suppress(OSError):
         _prctl(_PR_SET_DUMPABLE, 0)
 
 
-_LIBC = ctypes.CDLL(None, use_errno=True)
+_PRCTL = ctypes.CDLL(None, use_errno=True).prctl
+_PRCTL.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 def _prctl(option: int, value: int) -> None:
-    if (
-        _LIBC.prctl(option, ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
-        != 0
-    ):
+    if _PRCTL(option, value, 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
