@@ -1,0 +1,45 @@
+"""What can go wrong with logs; messages tell no paths (secrets-and-artifacts.md §9)."""
+
+from __future__ import annotations
+
+from django.utils.translation import gettext_lazy as _
+
+from apps.core.errors import Corrupt, Gone, NotFound, Unavailable
+
+
+class CapacityUnavailable(Unavailable):
+    """Too little free space for another log, or no way to tell."""
+
+    code = "local_artifact_capacity_unavailable"
+    message = _("There is too little free space for another log.")
+
+
+class UnsafeReadTarget(Corrupt):
+    """A symlink, a special file or a shrinking file stands where a log belongs."""
+
+    code = "artifact_unsafe_read_target"
+    message = _("The log cannot be read safely.")
+
+
+class MetadataCorrupt(Corrupt):
+    code = "artifact_metadata_corrupt"
+    message = _("What is stored about this log contradicts itself.")
+
+
+class EvidenceConflict(Corrupt):
+    """File and database tell different stories about one log."""
+
+    code = "artifact_evidence_conflict"
+    message = _("What is stored about this log contradicts itself.")
+
+
+class LogRetained(Gone):
+    code = "log_retained"
+    message = _("The log was removed by the retention rule.")
+
+
+class LogMissing(NotFound):
+    """The log is lost without a rule that removed it."""
+
+    code = "artifact_missing"
+    message = _("The log is not on the disk any more.")

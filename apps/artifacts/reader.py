@@ -1,0 +1,126 @@
+"""Byte ranges of a log, never through a link and never on trust in a name (secrets-and-artifacts.md §6.1)."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from io import FileIO
+from pathlib import Path
+
+from apps.artifacts import facts, store
+from apps.artifacts.errors import UnsafeReadTarget
+
+MAX_LENGTH = 262_144
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+@dataclass(frozen=True)
+class Available:
+    """Bytes `start` to `end_exclusive` of a log that had `total_bytes` when it was opened."""
+
+    content: bytes = field(repr=False)
+    start: int
+    end_exclusive: int
+    total_bytes: int
+
+    @property
+    def next_offset(self) -> int | None:
+        """Where to go on, or None where nothing was left."""
+        return self.end_exclusive if self.end_exclusive < self.total_bytes else None
+
+
+@dataclass(frozen=True)
+class Missing:
+    """There is no such file."""
+
+
+class Stream:
+    """The bytes that a log had when it was opened, in pieces; a removal in between still serves it whole."""
+
+    def __init__(self, file: FileIO) -> None:
+        self._file = file
+        self.total_bytes = _size(file)
+
+    def __iter__(self) -> Iterator[bytes]:
+        for start in range(0, self.total_bytes, MAX_LENGTH):
+            yield _exactly(self._file, start, min(MAX_LENGTH, self.total_bytes - start))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read(artifact_id: str, offset: int, length: int) -> Available | Missing:
+    """1 to 262,144 bytes from `offset`, or from that many bytes before the end where it is negative.
+
+    Past the end the content is empty. Raises ValueError for other lengths and ids, UnsafeReadTarget for
+    anything but a regular file that keeps its bytes.
+    """
+    if not 1 <= length <= MAX_LENGTH:
+        raise ValueError("the length is out of bounds")
+    file = _open(artifact_id)
+    if file is None:
+        return Missing()
+    with file:
+        total = _size(file)
+        start = min(offset, total) if offset >= 0 else max(0, total + offset)
+        content = _exactly(file, start, min(length, total - start))
+    return Available(content, start, start + len(content), total)
+
+
+def size(artifact_id: str) -> int | None:
+    """Bytes of the log at this moment, None where there is no file; raises UnsafeReadTarget."""
+    file = _open(artifact_id)
+    if file is None:
+        return None
+    with file:
+        return _size(file)
+
+
+def stream(artifact_id: str) -> Stream | Missing:
+    """The whole log, for downloads; the caller closes it. Raises as `read`."""
+    file = _open(artifact_id)
+    return Missing() if file is None else Stream(file)
+
+
+def _open(artifact_id: str) -> FileIO | None:
+    root = store.root()
+    paths = facts.log_paths(root, artifact_id)
+    if not _is_folder(root) or not _is_folder(paths.shard, missing_ok=True):
+        return None
+    try:
+        return FileIO(os.open(paths.log, _FLAGS))
+    except FileNotFoundError:
+        return None
+    except OSError:
+        raise UnsafeReadTarget from None
+
+
+def _is_folder(path: str, *, missing_ok: bool = False) -> bool:
+    try:
+        found = Path(path).lstat()
+    except OSError as error:
+        if missing_ok and isinstance(error, FileNotFoundError):
+            return False
+        raise UnsafeReadTarget from None
+    if not stat.S_ISDIR(found.st_mode):
+        raise UnsafeReadTarget
+    return True
+
+
+def _size(file: FileIO) -> int:
+    found = os.fstat(file.fileno())
+    if not stat.S_ISREG(found.st_mode) or not 0 <= found.st_size <= facts.SAFE_INTEGER_MAX:
+        raise UnsafeReadTarget
+    return found.st_size
+
+
+def _exactly(file: FileIO, start: int, count: int) -> bytes:
+    content = os.pread(file.fileno(), count, start) if count else b""
+    while len(content) < count:
+        more = os.pread(file.fileno(), count - len(content), start + len(content))
+        if not more:
+            raise UnsafeReadTarget
+        content += more
+    return content
