@@ -165,7 +165,7 @@ REST_FRAMEWORK = {
         "apps.access.authentication.SessionAuthentication",
     ],
     # Every view inherits from access.endpoints.Endpoint, which decides; nothing else may answer.
-    "DEFAULT_PERMISSION_CLASSES": ["apps.access.endpoints.Denied"],
+    "DEFAULT_PERMISSION_CLASSES": ["apps.access.authentication.Denied"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
@@ -230,7 +230,7 @@ CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"plain": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
+    "formatters": {"plain": {"()": "apps.core.logs.PlainFormatter"}},
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "plain"}},
     "root": {"handlers": ["console"], "level": "WARNING"},
     "loggers": {"qinglong": {"level": "INFO"}, "django-q": {"level": "WARNING"}},

@@ -1,0 +1,49 @@
+"""Local sign-in: a name and a password stand for an account, the account for an active subject."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from django.contrib.auth.backends import BaseBackend
+from django.contrib.auth.hashers import make_password
+from django.http import HttpRequest
+
+from apps.access.models import User
+from apps.identity.queries import resolve_authentication_subject
+
+PROVIDER = "local"
+
+
+class LocalBackend(BaseBackend):
+    """Argon2 passwords. The binding `local`/account id is resolved on each request (§6.4.7)."""
+
+    def authenticate(
+        self,
+        request: HttpRequest | None,
+        username: str | None = None,
+        password: str | None = None,
+        **credentials: Any,
+    ) -> User | None:
+        """The account, or None; costs one hash whatever was wrong."""
+        if not username or not password:
+            return None
+        user = User.objects.filter(username__iexact=username).first()
+        if user is None:
+            make_password(password)
+            return None
+        return user if user.check_password(password) and _may_sign_in(user) else None
+
+    def get_user(self, user_id: Any) -> User | None:
+        """The account of a session while account, binding and subject are all active."""
+        if not isinstance(user_id, UUID):
+            return None
+        user = User.objects.filter(pk=user_id).first()
+        return user if user is not None and _may_sign_in(user) else None
+
+
+def _may_sign_in(user: User) -> bool:
+    if not user.is_active:
+        return False
+    subject = resolve_authentication_subject(PROVIDER, str(user.id))
+    return subject is not None and subject.id == user.subject_id

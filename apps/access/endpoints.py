@@ -1,0 +1,235 @@
+"""The base of every API view: what is not declared is refused, scopes and roles are checked in one place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeVar
+
+from django.db.models import Model
+from django.http import HttpResponseBase
+from django.utils.functional import cached_property
+from django.utils.translation import gettext_lazy as _
+from rest_framework import exceptions
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from apps.access.models import User
+from apps.access.parsers import StrictJSONParser
+from apps.access.schema import IDEMPOTENCY_KEY, IF_MATCH, PAGE_PARAMETERS, EndpointSchema
+from apps.access.scopes import INSTANCE_MANAGE, TOKEN_MANAGE, Credential
+from apps.access.serializers import (
+    ActorSerializer,
+    MomentField,
+    ProblemSerializer,
+    ReferenceSerializer,
+    StrictSerializer,
+    paged,
+    read_body,
+    read_changes,
+)
+from apps.core import ids, pages
+from apps.core.errors import Forbidden, InvalidInput, NotFound, PreconditionMissing, Unauthenticated
+from apps.identity.principals import Principal
+from apps.projects import policy
+from apps.projects.errors import ApprovalRequired
+from apps.projects.models import Project
+from apps.projects.policy import Grant
+from apps.projects.queries import find as find_project
+
+__all__ = [
+    "ADMINISTRATOR",
+    "IDEMPOTENCY_KEY",
+    "IF_MATCH",
+    "PAGE_PARAMETERS",
+    "SIGNED_IN",
+    "TOKEN_MANAGE",
+    "ActorSerializer",
+    "Endpoint",
+    "MomentField",
+    "ProblemSerializer",
+    "ProjectEndpoint",
+    "ReferenceSerializer",
+    "StrictSerializer",
+    "etag",
+    "idempotency_key",
+    "if_match",
+    "page_of",
+    "page_response",
+    "paged",
+    "read_body",
+    "read_changes",
+]
+
+SIGNED_IN = "signed_in"
+ADMINISTRATOR = "administrator"
+ORIGIN = "api"
+API_KEYS = "api:"
+MAX_IDEMPOTENCY_KEY = 200
+
+_ENTITY_TAG = re.compile(r'(?:W/)?"([0-9]{1,10})"')
+M = TypeVar("M", bound=Model)
+
+
+class Endpoint(APIView):
+    """A view that declares, per method, what a caller needs: permission, scope, SIGNED_IN or ADMINISTRATOR.
+
+    HEAD follows GET. A method without an entry is refused. Outside a project a permission is a matter of the
+    credential's scopes only: the view shows what the caller has a role for.
+    """
+
+    permissions: ClassVar[Mapping[str, str]] = {}
+    permission_classes = ()
+    parser_classes = (StrictJSONParser,)
+    schema = EndpointSchema()
+
+    @property
+    def principal(self) -> Principal:
+        """Who calls; only after the checks."""
+        found: Principal = self.request.principal  # type: ignore[attr-defined]
+        return found
+
+    @property
+    def credential(self) -> Credential:
+        """What the call was signed in with."""
+        found: Credential = self.request.auth  # type: ignore[assignment]
+        return found
+
+    def check_permissions(self, request: Request) -> None:
+        """Raises Unauthenticated, MethodNotAllowed, Forbidden, NotFound, ApprovalRequired."""
+        if getattr(request, "principal", None) is None:
+            raise Unauthenticated
+        method = request.method or ""
+        if method == "OPTIONS":
+            return
+        if method.lower() not in self.http_method_names or not hasattr(self, method.lower()):
+            raise exceptions.MethodNotAllowed(method)
+        needed = self.permissions.get("GET" if method == "HEAD" else method)
+        if needed is None:
+            raise Forbidden
+        self.require(needed)
+
+    def require(self, needed: str) -> None:
+        """Checks one declared need against the caller."""
+        if needed == SIGNED_IN:
+            return
+        if needed == ADMINISTRATOR:
+            user = self.request.user
+            administrator = isinstance(user, User) and user.is_superuser
+            limited = self.credential.project_id is not None
+            if not administrator or limited or not self.credential.covers(INSTANCE_MANAGE):
+                raise Forbidden
+        elif not self.credential.covers(needed):
+            raise Forbidden
+
+    def authorize(self, project_id: str, permission: str, *, while_archived: bool = False) -> Grant:
+        """A grant for one more permission, within the credential's scopes and project.
+
+        Raises NotFound, Forbidden, ProjectArchived, ApprovalRequired.
+        """
+        if self.credential.project_id not in (None, project_id):
+            raise NotFound
+        covered = self.credential.covers(permission)
+        try:
+            grant = policy.authorize(
+                self.principal, project_id, permission, origin=ORIGIN, while_archived=while_archived
+            )
+        except ApprovalRequired:
+            if not covered:
+                raise Forbidden from None
+            raise
+        if not covered:
+            raise Forbidden
+        return grant
+
+    def options(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """The allowed methods, in the Allow header."""
+        return Response(status=204)
+
+    def finalize_response(
+        self, request: Request, response: HttpResponseBase, *args: Any, **kwargs: Any
+    ) -> HttpResponseBase:
+        """Answers depend on who asks; nobody in between may keep one."""
+        final: HttpResponseBase = super().finalize_response(request, response, *args, **kwargs)
+        final.headers.setdefault("Cache-Control", "no-store")
+        return final
+
+
+class ProjectEndpoint(Endpoint):
+    """A view inside one project; after the checks `project_id` and `grant` are set.
+
+    `mask` answers 404 also to those who have a role without the permission. `while_archived` names methods
+    that work on an archived project although they write.
+    """
+
+    mask: ClassVar[bool] = False
+    while_archived: ClassVar[frozenset[str]] = frozenset()
+    project_id: str
+    grant: Grant
+
+    @cached_property
+    def project(self) -> Project:
+        """The project of the route."""
+        return Project.objects.get(pk=self.project_id)
+
+    def locate_project(self, **kwargs: Any) -> str:
+        """The project id behind the path; raises NotFound. Routes without `{p}` override it."""
+        self.project = find_project(kwargs["p"])
+        return self.project.id
+
+    def require(self, needed: str) -> None:
+        """Resolves the project, decides and keeps the grant."""
+        if needed in (SIGNED_IN, ADMINISTRATOR):
+            raise Forbidden
+        self.project_id = self.locate_project(**self.kwargs)
+        self.grant = self.authorize(
+            self.project_id, needed, while_archived=self.request.method in self.while_archived
+        )
+
+    def authorize(self, project_id: str, permission: str, *, while_archived: bool = False) -> Grant:
+        """As for every Endpoint; NotFound only, where the view masks."""
+        try:
+            return super().authorize(project_id, permission, while_archived=while_archived)
+        except (Forbidden, ApprovalRequired) as error:
+            if self.mask:
+                raise NotFound from error
+            raise
+
+
+def if_match(request: Request) -> int:
+    """The version in `If-Match`; raises PreconditionMissing (428) and InvalidInput."""
+    text = request.headers.get("If-Match")
+    if text is None:
+        raise PreconditionMissing
+    found = _ENTITY_TAG.fullmatch(text.strip())
+    if found is None or int(found[1]) > 2_147_483_647:
+        raise InvalidInput.field("If-Match", _('A version in quotes, like "3".'))
+    return int(found[1])
+
+
+def idempotency_key(request: Request) -> str:
+    """The key of a start, marked as the API's own; raises InvalidInput without one of 1–200 characters."""
+    text = request.headers.get("Idempotency-Key", "")
+    if not ids.is_text_id(text, MAX_IDEMPOTENCY_KEY):
+        raise InvalidInput.field("Idempotency-Key", _("1 to 200 characters."))
+    return API_KEYS + text
+
+
+def etag(response: Response, version: int) -> Response:
+    """The response with the version as its ETag."""
+    response["ETag"] = f'"{version}"'
+    return response
+
+
+def page_of(request: Request) -> dict[str, Any]:
+    """`limit` and `cursor` of a list request, as queries take them; raises InvalidInput."""
+    return {
+        "limit": pages.read_limit(request.query_params.get("limit")),
+        "cursor": request.query_params.get("cursor") or None,
+    }
+
+
+def page_response(page: pages.Page[M], serialize: Callable[[M], Any]) -> Response:
+    """The answer of a list."""
+    return Response({"items": [serialize(item) for item in page.items], "next_cursor": page.next_cursor})

@@ -1,0 +1,44 @@
+"""What sign-in and tokens refuse."""
+
+from __future__ import annotations
+
+from django.utils.translation import gettext_lazy as _
+
+from apps.core.errors import Conflict, DomainError, Forbidden, Retry, Unauthenticated
+
+
+class SignInRefused(Unauthenticated):
+    """Never says whether the name, the password or the account was wrong."""
+
+    code = "sign_in_refused"
+    message = _("Name or password is wrong.")
+
+
+class TooManyAttempts(DomainError):
+    """Carries `retry_after` seconds."""
+
+    code = "too_many_attempts"
+    status = 429
+    retry = Retry.RECOVERABLE
+    message = _("Too many failed attempts; wait a little.")
+
+
+class UsernameTaken(Conflict):
+    code = "username_taken"
+    retry = Retry.NEVER
+    message = _("This name is taken.")
+
+
+class SessionNotFresh(Forbidden):
+    code = "session_not_fresh"
+    message = _("Sign in again to do this.")
+
+
+class ScopeExceeded(Forbidden):
+    code = "scope_exceeded"
+    message = _("A token cannot make a token that may do more.")
+
+
+class CsrfFailed(Forbidden):
+    code = "csrf_failed"
+    message = _("The CSRF token is missing or wrong.")

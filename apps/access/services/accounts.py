@@ -1,0 +1,106 @@
+"""Accounts: a sign-in name and password for one identity subject; the first one also owns the instance."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from datetime import timedelta
+
+from django.contrib.auth.hashers import make_password
+from django.contrib.auth.password_validation import validate_password
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError
+from django.utils.translation import gettext_lazy as _
+
+from apps.access.backends import PROVIDER
+from apps.access.errors import UsernameTaken
+from apps.access.models import User
+from apps.audit import services as audit
+from apps.core import clock, db, ids
+from apps.core.errors import InvalidInput
+from apps.identity import services as identity
+from apps.identity.principals import Assurance, PolicySubject, Principal
+from apps.projects.queries import DEFAULT_PROJECT
+from apps.projects.services import claim_owner_bootstrap
+
+MAX_PASSWORD = 1024
+_USERNAME = re.compile(r"[\w.@+-]{1,64}")
+
+
+def setup_first_account(challenge_id: str, token: str, username: str, password: str) -> User:
+    """Account, subject, sign-in binding, ownership of `default` and instance administration, all or nothing.
+
+    Raises InvalidInput for name, password or token, UsernameTaken, and what `claim_owner_bootstrap` raises.
+    """
+    username, encoded = _checked(username, password)
+    return _setup(challenge_id, token, username, encoded)
+
+
+@db.write_transaction
+def _setup(challenge_id: str, token: str, username: str, encoded: str) -> User:
+    user = _create(username, encoded, administrator=True, actor=None, origin="setup")
+    now = clock.now()
+    principal = Principal(
+        PolicySubject("user", user.subject_id),
+        f"setup:{user.id}",
+        now,
+        now + timedelta(minutes=1),
+        Assurance.SINGLE_FACTOR,
+    )
+    claim_owner_bootstrap(DEFAULT_PROJECT, challenge_id, token, principal)
+    return user
+
+
+def create_account(
+    username: str, password: str, *, administrator: bool = False, actor: PolicySubject, origin: str
+) -> User:
+    """A further account with no role anywhere. Raises InvalidInput and UsernameTaken."""
+    username, encoded = _checked(username, password)
+    return _create(username, encoded, administrator=administrator, actor=actor, origin=origin)
+
+
+@db.write_transaction
+def _create(
+    username: str, encoded: str, *, administrator: bool, actor: PolicySubject | None, origin: str
+) -> User:
+    subject = identity.register_subject("user", actor=actor, origin=origin)
+    by = actor or PolicySubject("user", subject.id)
+    user = User(
+        id=ids.uuid7(),
+        username=username,
+        password=encoded,
+        subject_id=subject.id,
+        is_superuser=administrator,
+        created_at=clock.now(),
+    )
+    try:
+        with db.savepoint():
+            user.save(force_insert=True)
+    except IntegrityError as error:
+        raise UsernameTaken from error
+    identity.append_authentication_binding(
+        PROVIDER, str(user.id), subject.id, expected_version=0, actor=by, origin=origin
+    )
+    audit.record(
+        audit.INSTANCE,
+        actor=by.pair,
+        action="account.created",
+        subject=("user", subject.id),
+        metadata={"username": username, "administrator": administrator},
+        origin=origin,
+    )
+    return user
+
+
+def _checked(username: str, password: str) -> tuple[str, str]:
+    """The name in one form and the encoded password; hashing is slow and so happens outside transactions."""
+    name = unicodedata.normalize("NFKC", username)
+    if _USERNAME.fullmatch(name) is None:
+        raise InvalidInput.field("username", _("1 to 64 letters, digits and . @ + - _"))
+    if len(password) > MAX_PASSWORD or not ids.is_utf8(password):
+        raise InvalidInput.field("password", _("At most 1024 characters."))
+    try:
+        validate_password(password, User(username=name))
+    except ValidationError as error:
+        raise InvalidInput(fields={"password": list(error.messages)}) from error
+    return name, make_password(password)

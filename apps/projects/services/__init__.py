@@ -1,0 +1,28 @@
+"""Every write to projects, roles and owner challenges; one file per group of use cases."""
+
+from __future__ import annotations
+
+from apps.projects.services.bootstrap import (
+    Claim,
+    Issued,
+    claim_owner_bootstrap,
+    console_issuer,
+    issue_owner_bootstrap,
+)
+from apps.projects.services.lifecycle import create_project, set_project_status, update_project
+from apps.projects.services.roles import Appended, Binding, append_role_binding, change_role
+
+__all__ = [
+    "Appended",
+    "Binding",
+    "Claim",
+    "Issued",
+    "append_role_binding",
+    "change_role",
+    "claim_owner_bootstrap",
+    "console_issuer",
+    "create_project",
+    "issue_owner_bootstrap",
+    "set_project_status",
+    "update_project",
+]
