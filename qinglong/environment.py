@@ -128,6 +128,8 @@ def _database(url: str, home: Path) -> dict[str, Any]:
         return {
             "ENGINE": "django.db.backends.sqlite3",
             "NAME": str(home / "db.sqlite3"),
+            # Opening the file and setting it up costs more than most requests' queries.
+            "CONN_MAX_AGE": None,
             "OPTIONS": {
                 "transaction_mode": "IMMEDIATE",
                 "timeout": 20,

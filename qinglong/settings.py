@@ -154,7 +154,8 @@ USE_TZ = True
 TIME_ZONE = ENV.time_zone
 
 STATIC_URL = f"{PREFIX}/static/"
-STATIC_ROOT = BASE_DIR / "staticfiles"
+# Files are served straight from where the apps keep them; nothing has to be collected.
+STATIC_ROOT = None
 STATICFILES_DIRS = [BASE_DIR / "static"]
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_KEEP_ONLY_HASHED_FILES = False

@@ -33,15 +33,15 @@ class _Tick:
     name: str
     function: Callable[[datetime], None]
     every_s: float
-    next_at: float = 0.0
+    next_at: float
 
 
 _ticks: dict[str, _Tick] = {}
 
 
-def register(name: str, function: Callable[[datetime], None], every_s: float) -> None:
+def register(name: str, function: Callable[[datetime], None], every_s: float, *, after_s: float = 0) -> None:
     """Has the scheduler call `function(now)` every `every_s` seconds: a few queries at most, no work."""
-    _ticks[name] = _Tick(name, function, every_s)
+    _ticks[name] = _Tick(name, function, every_s, time.monotonic() + after_s)
 
 
 def run(requests: int | None = None) -> int:
@@ -52,7 +52,8 @@ def run(requests: int | None = None) -> int:
     register("enrol", control.enrol, 60)
     register("control", _ring_control, TICK_S)
     register("sweep", _sweep, 5)
-    register("watch", lambda now: _watch(now, requests), DEAF_AFTER.total_seconds())
+    patience = DEAF_AFTER.total_seconds()
+    register("watch", lambda now: _watch(now, requests), patience, after_s=patience)
     logger.info("scheduler is ready")
     while not select.select([stop], [], [], TICK_S)[0]:
         close_old_connections()

@@ -71,12 +71,16 @@ class Guard(stock.Sentinel):  # type: ignore[misc]
         last = time.monotonic()
         while not self._wait():
             now = time.monotonic()
+            before = self.reincarnations
             for part in list(self.pool):
                 self._tend(part, now - last)
             for part in (self.monitor, self.pusher):
                 if not part.is_alive():
                     self.reincarnate(part)
             last = now
+            if self.reincarnations > before:
+                # A part that cannot live must not be forked as fast as the machine can.
+                connection.wait([self._stopping], GUARD_S)
         self.stop_event.set()
         self.stop()
 
