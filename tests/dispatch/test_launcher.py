@@ -33,7 +33,8 @@ def kit(tmp_path: Path) -> Iterator[Kit]:
 def test_started_on_demand_with_an_empty_environment(kit: Kit) -> None:
     kit.launcher.connect()
     pid = kit.launcher_pid()
-    assert Path(f"/proc/{pid}/environ").read_bytes() == b""
+    if os.geteuid() == 0:  # to everybody else launcher and shims are closed
+        assert Path(f"/proc/{pid}/environ").read_bytes() == b""
     assert os.getsid(pid) != os.getsid(0)
     assert stat.S_IMODE((kit.node / "launcher.sock").stat().st_mode) == 0o600
     assert stat.S_IMODE(kit.node.stat().st_mode) == 0o700
@@ -104,8 +105,8 @@ def test_nonsense_closes_one_connection_only(kit: Kit) -> None:
         os.close(write)
         assert bad.recv(10) == b""
     assert kit.run("exit 0").receipt().exit_code == 0
-    links = os.listdir(f"/proc/{kit.launcher_pid()}/fd")
-    assert len(links) <= 9
+    if os.geteuid() == 0:
+        assert len(os.listdir(f"/proc/{kit.launcher_pid()}/fd")) <= 9
 
 
 def test_bad_specification_is_told(kit: Kit) -> None:

@@ -154,6 +154,8 @@ def _listen(node: str) -> socket.socket:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             _fail("another launcher serves this node folder", ANOTHER_RUNS)
+        os.ftruncate(lock, 0)
+        os.write(lock, f"{os.getpid()}\n".encode())  # for people; the lock itself is what counts
         with suppress(FileNotFoundError):
             os.unlink(SOCKET_NAME)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
