@@ -21,7 +21,7 @@ def insert_rows(model: type[Model], columns: Sequence[str], rows: Sequence[Seque
     insert_or_update(model, columns, rows)
 
 
-def insert_or_update(  # noqa: D417
+def insert_or_update(
     model: type[Model], columns: Sequence[str], rows: Sequence[Sequence[Any]], conflict: str = ""
 ) -> set[Any]:
     """Inserts rows with an `ON CONFLICT …` clause of the caller's own making.
@@ -115,5 +115,4 @@ def _values(
 
 
 def _array_type(field: Field[Any, Any]) -> str:
-    kind = field.rel_db_type(connection) if field.remote_field else field.db_type(connection)
-    return f"{kind}[]"
+    return f"{field.db_type(connection)}[]"

@@ -93,7 +93,7 @@ def is_unique_violation(error: IntegrityError) -> bool:
 
 def lock(queryset: Q) -> Q:
     """The same rows, locked until the transaction ends; on SQLite the write transaction excludes all others."""
-    return queryset.select_for_update() if is_postgresql() else queryset
+    return queryset.select_for_update(no_key=True) if is_postgresql() else queryset
 
 
 def lock_shared(table: str, column: str, value: str) -> None:

@@ -6,3 +6,8 @@ from django.apps import AppConfig
 class DispatchConfig(AppConfig):
     name = "apps.dispatch"
     label = "dispatch"
+
+    def ready(self) -> None:
+        from apps.dispatch import jobs
+
+        jobs.register()

@@ -1,0 +1,103 @@
+"""What a session knows of one attempt that it carries."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from apps.core import canonical
+from apps.dispatch.fence import LeaseFence
+from apps.dispatch.launcher.client import Handle, Shim
+from apps.dispatch.launching import Plan
+
+MAX_OUTPUT = 65_536
+_MAX_FACT = 65_536
+
+
+@dataclass(eq=False)
+class Carried:
+    """`phase`: launching → ready → going → running → ended; adopted ones begin as running without a shim."""
+
+    lease: LeaseFence
+    folder: Path
+    phase: str = "launching"
+    plan: Plan | None = field(default=None, repr=False)
+    shim: Shim | None = None
+    pidfd: int | None = None
+    handle: Handle | None = None
+    artifact_id: str = ""
+    started_at: datetime | None = None
+    failure: str | None = None
+    lost: bool = False
+    returned: bool = False
+    told_running: bool = False
+    stop_sent: bool = False
+
+    def close(self) -> None:
+        """Lets go of the script: before `go` it never starts, after it the shim carries on."""
+        if self.shim is not None:
+            self.shim.close()
+            self.shim = None
+        if self.pidfd is not None:
+            os.close(self.pidfd)
+            self.pidfd = None
+
+
+@dataclass(frozen=True)
+class Left:
+    """What lay beside a receipt."""
+
+    cause: str | None = None
+    output: Any = None
+    has_output: bool = False
+    output_code: str | None = None
+
+
+def read_left(folder: Path) -> Left:
+    """Stop fact and output of an ended attempt; a bad output is a code, never an error (upper-floors.md §7.11)."""
+    fact = _read(folder / "stop.json", _MAX_FACT)
+    cause = _cause(fact) if isinstance(fact, bytes) else None
+    data = _read(folder / "output.json", MAX_OUTPUT)
+    if data is None or data == b"":
+        return Left(cause)
+    if not isinstance(data, bytes):
+        return Left(cause, output_code=data)
+    try:
+        value = canonical.loads(data.decode())
+        canonical.dumps({"output": value}, max_bytes=MAX_OUTPUT)
+    except (canonical.NotCanonical, UnicodeDecodeError):
+        return Left(cause, output_code="output_invalid")
+    return Left(cause, value, True)
+
+
+def remove_folder(folder: Path) -> None:
+    """Removes an attempt's folder; what a script made unremovable is left and reported by `doctor`."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _cause(data: bytes) -> str | None:
+    try:
+        cause = json.loads(data)["cause"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return cause if cause in ("stop", "deadline", "leftover") else None
+
+
+def _read(path: Path, limit: int) -> bytes | str | None:
+    """The bytes of a regular file, None where there is none, or the code of what is wrong with it."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return "output_unsafe"
+    with os.fdopen(descriptor, "rb") as file:
+        if not os.path.isfile(f"/proc/self/fd/{descriptor}"):  # noqa: PTH113  # of the open file itself
+            return "output_unsafe"
+        data = file.read(limit + 1)
+    return data if len(data) <= limit else "output_too_large"

@@ -1,0 +1,27 @@
+"""Entry points of dispatch for the queue: the session, and the housekeeping of leases."""
+
+from __future__ import annotations
+
+from apps.core import control, wakeups
+from apps.dispatch.services import expiry
+
+
+def session() -> str:
+    """What a message of the `runs` cluster calls."""
+    from apps.dispatch.session import run_queued
+
+    return run_queued()
+
+
+def expire_leases(_cursor: control.Cursor) -> control.Cursor | None:
+    """Settles leases that ran out, page by page."""
+    while expiry.expire_page() == expiry.PAGE:
+        pass
+    expiry.end_unstarted()
+    return None
+
+
+def register() -> None:
+    """Makes the cluster and the jobs known."""
+    wakeups.register(wakeups.Cluster("runs", "apps.dispatch.jobs.session"))
+    control.register("dispatch.expire_leases", expire_leases, every_ms=5_000)

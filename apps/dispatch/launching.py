@@ -1,0 +1,184 @@
+"""From a claimed attempt to the specification its shim gets: the script's whole world (architecture.md §2)."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from django.conf import settings
+
+from apps.artifacts import facts, store
+from apps.core import canonical, clock, ids
+from apps.core.errors import DomainError
+from apps.dispatch.launcher.spec import (
+    CommandBody,
+    LaunchSpec,
+    LogSpec,
+    ScriptBody,
+    ShellBody,
+    SpecError,
+)
+from apps.runs import payloads
+from apps.runs.models import Run, RunAttempt
+from apps.tasks import revisions
+from apps.tasks.execution import Command, Execution, Script, Shell
+from apps.tasks.revisions import Revision
+from apps.vault import recipes
+from apps.vault.recipes import Recipe
+
+INTERPRETERS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "python": (("python3",), ("python",)),
+    "node": (("node",),),
+    "typescript": (
+        ("tsx",),
+        ("bun", "run"),
+        ("deno", "run", "--allow-all"),
+        ("node", "--experimental-strip-types", "--no-warnings"),
+    ),
+    "shell": (("bash",), ("sh",)),
+}
+FILE_NAMES = {"python": "main.py", "node": "main.js", "typescript": "main.ts", "shell": "main.sh"}
+_CACHED = 256
+
+
+class LaunchRefused(Exception):
+    """The attempt cannot be started; `code` goes into the run's error summary."""
+
+    def __init__(self, code: str) -> None:
+        self.code = code
+        super().__init__(code)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A specification with what the session puts on record before it lets the script go."""
+
+    spec: LaunchSpec = field(repr=False)
+    token_hash: str
+    timeout_ms: int | None
+
+
+class Planner:
+    """Builds specifications; revisions and recipes are immutable, so what was verified once stays so."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[str, str, str], tuple[Revision, Recipe]] = OrderedDict()
+        self._base = _base_environment()
+
+    def plan(self, run: Run, attempt: RunAttempt, project_slug: str, task_slug: str) -> Plan:
+        """The specification of one attempt; raises LaunchRefused. Nothing is made on disk but the log root."""
+        revision, recipe = self._resolve(run)
+        execution = revision.execution
+        try:
+            environment = recipes.materialise(recipe)
+            given = payloads.open_input(run)
+            store.reserve(execution.log_quota_bytes)
+        except DomainError as error:
+            raise LaunchRefused(error.code) from error
+        except facts.UnsafeTarget as error:
+            raise LaunchRefused("log_root_unsafe") from error
+        token = ids.token()
+        home = Path(settings.HOME, "homes", run.project_id, str(run.task_id))
+        folder = attempt_folder(attempt)
+        spec = LaunchSpec(
+            run_id=str(run.pk),
+            attempt_id=str(attempt.pk),
+            callback_sequence=attempt.callback_sequence + 1,
+            token=token,
+            body=_body(execution, given.args),
+            env={**self._environment(run, attempt, home, project_slug, task_slug), **environment},
+            cwd=os.path.normpath(home / execution.work_dir) if execution.work_dir else str(home),
+            attempt_dir=str(folder),
+            tmpdir=str(folder / "tmp"),
+            log=LogSpec(
+                str(settings.LOG_ROOT),
+                facts.artifact_id(str(run.pk), str(attempt.pk)),
+                execution.log_quota_bytes,
+            ),
+            receipts_root=str(receipts_root()),
+            before=execution.before,
+            after=execution.after,
+            timeout_ms=execution.timeout_ms,
+            deadline_at_ms=clock.now_ms() + execution.timeout_ms if execution.timeout_ms else None,
+            grace_ms=execution.kill_grace_ms,
+            input=canonical.dumps(given.input) if given.input is not None else None,
+        )
+        return Plan(spec, canonical.sha256(token), execution.timeout_ms)
+
+    def _resolve(self, run: Run) -> tuple[Revision, Recipe]:
+        key = (run.project_id, str(run.task_id), run.task_revision)
+        if (known := self._known.get(key)) is not None:
+            return known
+        try:
+            revision = revisions.resolve(*key)
+            recipe = recipes.resolve(revision.context_ref) if revision else None
+        except DomainError as error:
+            raise LaunchRefused(error.code) from error
+        if revision is None or recipe is None:
+            raise LaunchRefused("plan_unavailable")
+        self._known[key] = (revision, recipe)
+        if len(self._known) > _CACHED:
+            self._known.popitem(last=False)
+        return revision, recipe
+
+    def _environment(
+        self, run: Run, attempt: RunAttempt, home: Path, project_slug: str, task_slug: str
+    ) -> dict[str, str]:
+        return {
+            **self._base,
+            "HOME": str(home),
+            "QINGLONG_RUN_ID": str(run.pk),
+            "QINGLONG_TASK": task_slug,
+            "QINGLONG_PROJECT": project_slug,
+            "QINGLONG_ATTEMPT": str(attempt.attempt),
+            "QINGLONG_TRIGGER": run.trigger_type,
+            "RUN_FENCE": f"{run.pk}:{attempt.attempt}",
+        }
+
+
+def attempt_folder(attempt: RunAttempt) -> Path:
+    """The private folder of one attempt on this node; removed once its end is on record."""
+    name = str(attempt.pk)
+    return Path(settings.NODE_DIR, "attempts", name[-2:], name)
+
+
+def receipts_root() -> Path:
+    """Where this node's completion receipts lie."""
+    return Path(settings.NODE_DIR, "receipts")
+
+
+def spec_error(error: SpecError) -> LaunchRefused:
+    """A specification that no shim would take."""
+    return LaunchRefused(error.code)
+
+
+def _base_environment() -> dict[str, str]:
+    return {
+        "PATH": settings.SCRIPT_PATH,
+        "LANG": "C.UTF-8",
+        "TZ": settings.TIME_ZONE,
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def _body(execution: Execution, args: tuple[str, ...]) -> CommandBody | ShellBody | ScriptBody:
+    body = execution.body
+    if isinstance(body, Command):
+        return CommandBody((*body.argv, *args))
+    if isinstance(body, Shell):
+        return ShellBody(body.text, args)
+    assert isinstance(body, Script)
+    name = FILE_NAMES[body.language]
+    if body.language == "node" and _is_module(body.source):
+        name = "main.mjs"
+    return ScriptBody(INTERPRETERS[body.language], name, body.source, (*body.args, *args))
+
+
+def _is_module(source: str) -> bool:
+    """Whether JavaScript is an ES module: Node.js tells by the file name, a form in the panel has none."""
+    lines = (line.strip() for line in source.splitlines())
+    return "require(" not in source and any(
+        line.startswith(("import ", "import{", "export ", "await ")) for line in lines
+    )

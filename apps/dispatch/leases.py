@@ -1,0 +1,244 @@
+"""Leases of attempts: claim, renew, hold, release, complete (runs.md §6.2).
+
+Everything works on batches, one statement for all; the operations of the spec are batches of one. Called inside
+a write transaction. The fence is repeated in the WHERE of every write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from apps.core import bulk, db, ids
+from apps.core.streams import Actor
+from apps.dispatch import fence as fences
+from apps.dispatch.errors import LeaseDurationInvalid, LeaseFenceRejected
+from apps.dispatch.fence import KEY_COLUMNS, LeaseFence, WorkerFence
+from apps.dispatch.models import LEASE_MAX_MS, LEASE_MIN_MS, RunDispatchLease, Worker
+from apps.runs.errors import InvalidTimestamp
+from apps.runs.machine import Change
+from apps.runs.models import Run, RunAttempt
+
+_CLAIMED = [
+    "run_id", "status", "version", "lease_generation", "worker_id", "worker_session_id", "worker_generation",
+    "lease_token", "acquired_at", "renewed_at", "expires_at", "released_at", "release_reason", "completed_at",
+    "updated_at",
+]  # fmt: skip
+# The new row wins only over a lease that is free or has expired, and only at the generation that was read.
+_TAKE = (
+    "ON CONFLICT (attempt_id) DO UPDATE SET "
+    + ", ".join(f"{column} = excluded.{column}" for column in _CLAIMED)
+    + " WHERE run_dispatch_leases.lease_generation = excluded.lease_generation - 1"
+    " AND (run_dispatch_leases.status = 'released' OR (run_dispatch_leases.status = 'leased'"
+    " AND run_dispatch_leases.expires_at <= excluded.acquired_at))"
+)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A claimed attempt that somebody wants to carry, with its run; `token` only to replay an earlier claim."""
+
+    run: Run
+    attempt: RunAttempt
+    token: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`claimed`, `idempotent`, or why not: `worker_unavailable`, `not_eligible`, `leased`, `capacity_exhausted`."""
+
+    result: str
+    fence: LeaseFence | None = None
+    change: Change | None = None
+
+
+def duration(ttl_ms: int) -> timedelta:
+    """A lease's length; raises LeaseDurationInvalid outside 5,000 … 600,000 ms."""
+    if not LEASE_MIN_MS <= ttl_ms <= LEASE_MAX_MS:
+        raise LeaseDurationInvalid
+    return timedelta(milliseconds=ttl_ms)
+
+
+def current(worker: Worker | None, fence: WorkerFence, now: datetime) -> bool:
+    """Whether this session still is the worker, with a live lease of its own; draining counts."""
+    return (
+        worker is not None
+        and (worker.session_id, worker.generation) == (fence.session_id, fence.generation)
+        and worker.status in ("online", "draining")
+        and worker.lease_expires_at > now
+    )
+
+
+def claim(
+    worker: Worker | None, fence: WorkerFence, wanted: Sequence[Wanted], ttl_ms: int, now: datetime
+) -> dict[UUID, Outcome]:
+    """Takes leases, in the order of the checks of runs.md §6.2.
+
+    Returns an outcome for each attempt. The caller stores the changes of the claimed ones in this transaction;
+    a run that somebody changed meanwhile takes its lease with it (see `forget`).
+    """
+    expires_at = now + duration(ttl_ms)
+    if not current(worker, fence, now):
+        return {want.attempt.pk: Outcome("worker_unavailable") for want in wanted}
+    assert worker is not None
+    stored = {
+        lease.attempt_id: lease
+        for lease in db.lock(RunDispatchLease.objects.filter(attempt_id__in=[w.attempt.pk for w in wanted]))
+    }
+    held = RunDispatchLease.objects.filter(worker_id=worker.pk, status="leased", expires_at__gt=now).count()
+    outcomes: dict[UUID, Outcome] = {}
+    fresh: list[tuple[Wanted, LeaseFence, RunDispatchLease | None]] = []
+    for want in wanted:
+        lease = stored.get(want.attempt.pk)
+        refused = _refusal(worker, fence, want, lease, held + len(fresh), now)
+        if refused is not None:
+            outcomes[want.attempt.pk] = refused
+            continue
+        generation = lease.lease_generation + 1 if lease else 1
+        version = lease.version + 1 if lease else 0
+        token = want.token or ids.token()
+        fresh.append(
+            (want, LeaseFence(want.attempt.pk, want.run.pk, fence, generation, version, expires_at, token), lease)
+        )
+    taken = _store([made for _want, made, _lease in fresh], now)
+    for want, made, lease in fresh:
+        won = made.attempt_id in taken
+        outcomes[made.attempt_id] = (
+            Outcome("claimed", made, _tell(want, made, lease, now)) if won else Outcome("leased")
+        )
+    return outcomes
+
+
+def _refusal(
+    worker: Worker, fence: WorkerFence, want: Wanted, lease: RunDispatchLease | None, held: int, now: datetime
+) -> Outcome | None:
+    run, attempt = want.run, want.attempt
+    eligible = (
+        run.execution_owner == "runtime"
+        and run.cancel_requested_at is None
+        and run.status in ("queued", "dispatching")
+        and attempt.status == "claimed"
+        and attempt.run_id == run.pk
+    )
+    if not eligible:
+        return Outcome("not_eligible")
+    if lease is not None:
+        if lease.run_id != run.pk:
+            raise LeaseFenceRejected("run_mismatch")
+        if lease.status == "leased" and lease.expires_at > now:
+            stored = fences.of_lease(lease)
+            same = stored.worker == fence and want.token is not None and stored.token == want.token
+            return Outcome("idempotent", stored) if same else Outcome("leased")
+        if lease.status == "completed":
+            return Outcome("not_eligible")
+    if worker.status != "online" or worker.available_slots < 1:
+        return Outcome("worker_unavailable")
+    if now < run.created_at or (lease is not None and now < lease.updated_at):
+        raise InvalidTimestamp
+    if held >= worker.max_concurrent_runs:
+        return Outcome("capacity_exhausted")
+    return None
+
+
+def _store(made: Sequence[LeaseFence], now: datetime) -> set[UUID]:
+    rows = [
+        (
+            fence.attempt_id, fence.run_id, "leased", fence.version, fence.lease_generation,
+            fence.worker.worker_id, fence.worker.session_id, fence.worker.generation, fence.token, now, now,
+            fence.expires_at, None, None, None, now,
+        )
+        for fence in made
+    ]  # fmt: skip
+    return bulk.insert_or_update(RunDispatchLease, ["attempt_id", *_CLAIMED], rows, _TAKE)
+
+
+def _tell(want: Wanted, made: LeaseFence, lease: RunDispatchLease | None, now: datetime) -> Change:
+    change = Change(want.run, want.attempt)
+    actor = Actor("worker", made.worker.worker_id)
+    payload = {"attempt_id": str(made.attempt_id), "lease_generation": made.lease_generation}
+    key = f"run-dispatch:{made.attempt_id}:{made.lease_generation}:claimed"
+    if want.run.status == "queued":
+        change.move_run("dispatching", now, actor, payload=payload, dedupe_key=key)
+    else:
+        before = "released" if lease is not None and lease.status == "released" else "expired"
+        change.tell("run.dispatch_reclaimed", actor, {**payload, "previous_state": before}, key)
+    return change
+
+
+def renew(held: Sequence[LeaseFence], ttl_ms: int, now: datetime) -> Mapping[UUID, LeaseFence]:
+    """Extends live leases in one statement, their versions included; returns those that were kept.
+
+    Writes no event. An expired or replaced lease is not in the answer.
+    """
+    expires_at = now + duration(ttl_ms)
+    kept = bulk.update_rows(
+        RunDispatchLease,
+        [*KEY_COLUMNS, "version"],
+        ["version", "renewed_at", "expires_at", "updated_at"],
+        [(*fence.key(), fence.version, fence.version + 1, now, expires_at, now) for fence in held],
+        condition="t.status = 'leased' AND t.expires_at > v.c8",
+    )
+    return {fence.attempt_id: fence.renewed(expires_at) for fence in held if fence.attempt_id in kept}
+
+
+def complete(held: Sequence[LeaseFence], now: datetime) -> set[UUID]:
+    """Ends leases whose attempts end in this transaction; nobody replaced them, expired or not.
+
+    A settle may come late: what counts is that no other session took the lease over (runs.md §6.2, D9).
+    """
+    return bulk.update_rows(
+        RunDispatchLease,
+        KEY_COLUMNS,
+        ["status", "version", "completed_at", "updated_at"],
+        [(*fence.key(), "completed", fence.version + 1, now, now) for fence in held],
+        condition="t.status = 'leased'",
+    )
+
+
+def release(held: Sequence[LeaseFence], reason: str, now: datetime) -> set[UUID]:
+    """Gives leases back; their attempts stay as they are."""
+    return bulk.update_rows(
+        RunDispatchLease,
+        KEY_COLUMNS,
+        ["status", "version", "released_at", "release_reason", "updated_at"],
+        [(*fence.key(), "released", fence.version + 1, now, reason, now) for fence in held],
+        condition="t.status = 'leased'",
+    )
+
+
+def unreplaced(held: Sequence[LeaseFence]) -> set[UUID]:
+    """The attempts whose lease nobody took over, expired or not: for settling late."""
+    if not held:
+        return set()
+    known = {fence.attempt_id: fence for fence in held}
+    rows = db.lock(RunDispatchLease.objects.filter(attempt_id__in=list(known), status="leased"))
+    return {row.attempt_id for row in rows if fences.difference(row, known[row.attempt_id], version=None) is None}
+
+
+def standing(held: Sequence[LeaseFence], now: datetime) -> set[UUID]:
+    """The attempts whose lease still is the caller's and live, locked until the transaction ends: for work."""
+    if not held:
+        return set()
+    known = {fence.attempt_id: fence for fence in held}
+    rows = db.lock(RunDispatchLease.objects.filter(attempt_id__in=list(known), status="leased", expires_at__gt=now))
+    return {row.attempt_id for row in rows if fences.difference(row, known[row.attempt_id], version=None) is None}
+
+
+def check(fence: LeaseFence, now: datetime, *, worker: bool = True) -> RunDispatchLease:
+    """The lease behind a fence; raises LeaseFenceRejected with the first reason (runs.md §6.2)."""
+    lease = db.lock(RunDispatchLease.objects.filter(attempt_id=fence.attempt_id)).first()
+    reason = fences.difference(lease, fence, version=fence.version)
+    if reason is None and lease is not None:
+        if lease.status != "leased":
+            reason = "not_leased"
+        elif lease.expires_at <= now:
+            reason = "lease_expired"
+        elif worker and not current(
+            Worker.objects.filter(pk=fence.worker.worker_id).first(), fence.worker, now
+        ):
+            reason = "worker_unavailable"
+    if reason is not None or lease is None:
+        raise LeaseFenceRejected(reason or "missing")
+    return lease

@@ -1,0 +1,1 @@
+"""Every write of dispatch, a file per use case."""

@@ -1,0 +1,131 @@
+"""Leases that ran out: decided from what is on record, never against a node that is up (runs.md §6.4, architecture.md §2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from apps.core import clock, db, wakeups
+from apps.core.db import write_transaction
+from apps.core.streams import Actor
+from apps.dispatch import fence as fences
+from apps.dispatch import leases
+from apps.dispatch.errors import ExpiryTargetInconsistent
+from apps.dispatch.models import RunDispatchLease, Worker
+from apps.dispatch.services import completion
+from apps.runs.machine import Change
+from apps.runs.models import ACTIVE_ATTEMPT, ENDED, Run, RunAttempt
+from apps.runs.services import places, writes
+
+PAGE = 16
+NODE_LOST = timedelta(milliseconds=120_000)
+LEASE_EXPIRED = "REMOTE_RUN_LEASE_EXPIRED"
+ACTOR = Actor("reconciler", "lease-expiry")
+
+
+def list_expired(now: datetime, *, after: tuple[datetime, UUID] | None = None, limit: int = PAGE) -> list[RunDispatchLease]:
+    """Leases that ran out, oldest first; `limit` is 1–64."""
+    if not 1 <= limit <= 64:
+        raise ValueError("limit is 1 to 64")
+    rows = RunDispatchLease.objects.filter(status="leased", expires_at__lte=now)
+    if after is not None:
+        rows = rows.filter(expires_at__gte=after[0]).exclude(expires_at=after[0], attempt_id__lte=after[1])
+    return list(rows.order_by("expires_at", "attempt_id")[:limit])
+
+
+def expire_page(limit: int = PAGE) -> int:
+    """Decides one page of leases; returns how many were settled. Rings where a node that is up must look itself."""
+    now = clock.now()
+    settled = 0
+    for row in list_expired(now, limit=limit):
+        settled += expire(row.attempt_id) not in ("node_up", "not_due", "already_expired", "not_found")
+    return settled
+
+
+@write_transaction
+def expire(attempt_id: UUID) -> str:
+    """Decides one lease, atomically with its release.
+
+    Returns `not_found`, `already_expired`, `not_due`, `node_up` (its node is to inspect it first),
+    `terminal_released`, `cancellation_pending`, `unstarted_released` or `lost`. Raises ExpiryTargetInconsistent.
+    """
+    now = clock.now()
+    run_id = RunDispatchLease.objects.filter(pk=attempt_id).values_list("run_id", flat=True).first()
+    if run_id is None:
+        return "not_found"
+    tasks = places.lock_tasks(Run.objects.filter(pk=run_id).values_list("task_id", flat=True))
+    run = db.lock(Run.objects.filter(pk=run_id)).first()
+    attempt = RunAttempt.objects.filter(pk=attempt_id).first()
+    row = db.lock(RunDispatchLease.objects.filter(pk=attempt_id)).get()
+    if row.status != "leased":
+        return "already_expired"
+    if row.expires_at > now:
+        return "not_due"
+    if run is None or attempt is None or run.execution_owner != "runtime" or attempt.run_id != run.pk:
+        raise ExpiryTargetInconsistent
+    if attempt.worker_id not in (None, row.worker_id):
+        raise ExpiryTargetInconsistent
+    result = _decide(run, attempt)
+    if result in ("lost", "cancellation_pending") and _node_up(row.worker, now) and attempt.status != "claimed":
+        wakeups.ring("runs")
+        return "node_up"
+    leases.release([fences.of_lease(row)], "lease_expired", now)
+    if result == "lost":
+        change = Change(run, attempt)
+        key = f"run-lease-expiry:{attempt.pk}:{row.lease_generation}"
+        at = max(now, run.created_at, attempt.created_at, *filter(None, (run.started_at, attempt.started_at)))
+        completion.lose(change, at, LEASE_EXPIRED, ACTOR, (f"{key}:attempt", f"{key}:run"))
+        writes.write_one(change, now)
+        places.refill(tasks.values())
+    elif result == "unstarted_released":
+        wakeups.ring("runs")
+    return result
+
+
+@write_transaction
+def end_unstarted(limit: int = 64) -> int:
+    """Ends runs that were to be stopped before they began and that no live lease holds any more."""
+    now = clock.now()
+    found = Run.objects.filter(
+        status="dispatching", cancel_requested_at__isnull=False, attempts__status="claimed"
+    ).exclude(attempts__lease__status="leased")
+    ids = list(found.order_by("pk").values_list("pk", flat=True)[:limit])
+    if not ids:
+        return 0
+    tasks = places.lock_tasks(Run.objects.filter(pk__in=ids).values_list("task_id", flat=True))
+    runs = list(db.lock(Run.objects.filter(pk__in=ids, status="dispatching").order_by("pk")))
+    attempts = {row.run_id: row for row in RunAttempt.objects.filter(run_id__in=ids, status="claimed")}
+    changes = [_ended(run, attempts[run.pk], now) for run in runs if run.pk in attempts]
+    writes.write(changes, now)
+    places.refill(tasks.values())
+    return len(changes)
+
+
+def _ended(run: Run, attempt: RunAttempt, now: datetime) -> Change:
+    change = Change(run, attempt)
+    at = max(now, run.created_at, attempt.created_at)
+    change.move_attempt("cancelled", at, ACTOR, failure=completion.CANCELLED)
+    to, failure = completion.outcome(run, 1)
+    change.move_run(to, at, ACTOR, failure=failure)
+    return change
+
+
+def _decide(run: Run, attempt: RunAttempt) -> str:
+    if run.status in ENDED or run.status == "lost" or attempt.status not in ACTIVE_ATTEMPT:
+        return "terminal_released"
+    if run.cancel_requested_at is not None:
+        return "cancellation_pending"
+    if attempt.status == "claimed" and run.status == "dispatching":
+        return "unstarted_released"
+    if attempt.status in ("starting", "running") and run.status in ("dispatching", "running"):
+        return "lost"
+    raise ExpiryTargetInconsistent
+
+
+def _node_up(worker: Worker, now: datetime) -> bool:
+    """Whether any session of the worker's node showed itself within two minutes."""
+    newest: Sequence[datetime] = Worker.objects.filter(node_id=worker.node_id).values_list(
+        "last_heartbeat_at", flat=True
+    ).order_by("-last_heartbeat_at")[:1]
+    return bool(newest) and newest[0] > now - NODE_LOST

@@ -1,0 +1,285 @@
+"""One pass of a session over everything it carries: what ended, began, is ready, and what comes next.
+
+All of it is one transaction (architecture.md §2, runs.md §6.2, §6.5, §8.4): merging what would be four made the
+loop a quarter faster, and every state a script reaches is on disk before the session acts on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from apps.core import bulk, clock, db
+from apps.core.db import write_transaction
+from apps.core.errors import DomainError
+from apps.core.streams import Actor
+from apps.dispatch import candidates, leases
+from apps.dispatch.fence import LeaseFence, WorkerFence
+from apps.dispatch.models import CompletionReceiptJournal
+from apps.dispatch.services import completion, workers
+from apps.dispatch.services.completion import End
+from apps.runs import payloads
+from apps.runs.machine import Change
+from apps.runs.models import ENDED, Run, RunAttempt
+from apps.runs.services import places, writes
+
+CANCELLED = completion.CANCELLED
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A shim that waits for `go`, with all that must be on record before it gets one."""
+
+    lease: LeaseFence
+    handle: str
+    pid: int
+    log_artifact_id: str
+    token_hash: str
+    timeout_ms: int | None
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A shim that has started its script."""
+
+    lease: LeaseFence
+    started_at: datetime
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A script that ended, with its receipt."""
+
+    lease: LeaseFence
+    end: End
+
+
+@dataclass(frozen=True)
+class Failed:
+    """An attempt that could not be started; `code` is a fixed word, `lost` when something may have run."""
+
+    lease: LeaseFence
+    code: str
+    lost: bool = False
+
+
+@dataclass
+class News:
+    """What a session wants stored, and for how many new runs it has room."""
+
+    ended: list[Ended] = field(default_factory=list)
+    begun: list[Begun] = field(default_factory=list)
+    ready: list[Ready] = field(default_factory=list)
+    failed: list[Failed] = field(default_factory=list)
+    returned: list[LeaseFence] = field(default_factory=list)
+    consumed: list[UUID] = field(default_factory=list)
+    room: int = 0
+    slots: int = 0
+
+    def leases(self) -> list[LeaseFence]:
+        """The fences of everything but what is only removed."""
+        news: Iterable[Any] = (*self.ended, *self.begun, *self.ready, *self.failed)
+        return [*(item.lease for item in news), *self.returned]
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """A run that the session carries from now on."""
+
+    run: Run
+    attempt: RunAttempt
+    lease: LeaseFence
+
+
+@dataclass
+class Stored:
+    """What the pass came to, by attempt id: everything in `over` is no longer the session's."""
+
+    go: set[UUID] = field(default_factory=set)
+    running: set[UUID] = field(default_factory=set)
+    over: set[UUID] = field(default_factory=set)
+    refused: dict[UUID, DomainError] = field(default_factory=dict)
+    claimed: list[Claimed] = field(default_factory=list)
+    more: bool = False
+
+
+class SessionReplaced(Exception):
+    """Another session is this worker now; nothing was stored."""
+
+
+@write_transaction
+def store(fence: WorkerFence, news: News, ttl_ms: int) -> Stored:
+    """Stores a pass; raises SessionReplaced.
+
+    What another session took over meanwhile, or what a receipt cannot prove, is not written and named in the
+    answer: the session lets go of the first and puts the receipt of the second aside.
+    """
+    now = clock.now()
+    worker = workers.touch(fence, news.slots, now)
+    if worker is None:
+        raise SessionReplaced
+    done = Stored()
+    work = _Work(fence, now, done, news)
+    tasks = work.load()
+    for step in (work.settle, work.fail, work.begin, work.start):
+        step()
+    if news.room and worker.status == "online":
+        work.claim(worker, ttl_ms)
+    work.write()
+    if tasks and places.refill(tasks.values()):
+        done.more = True
+    CompletionReceiptJournal.objects.filter(attempt_id__in=news.consumed).delete() if news.consumed else None
+    return done
+
+
+class _Work:
+    """The rows of one pass, read and locked once, and the changes they are to get."""
+
+    def __init__(self, fence: WorkerFence, now: datetime, done: Stored, news: News) -> None:
+        self.fence = fence
+        self.now = now
+        self.done = done
+        self.news = news
+        self.changes: list[Change] = []
+        self.completed: list[LeaseFence] = []
+        self.journal: list[tuple[Any, ...]] = []
+        self.rows: dict[UUID, tuple[Run, RunAttempt]] = {}
+        self.held: set[UUID] = set()
+
+    def load(self) -> dict[UUID, Any]:
+        """Locks tasks of what ends, then runs, then leases; returns the tasks."""
+        held = self.news.leases()
+        if not held:
+            return {}
+        ending = [item.lease.run_id for item in (*self.news.ended, *self.news.failed)]
+        # A run refused at its start ends as well, so its task is locked like those of the ended.
+        ending += [item.lease.run_id for item in self.news.ready]
+        task_ids = Run.objects.filter(pk__in=ending).values_list("task_id", flat=True) if ending else []
+        tasks = places.lock_tasks(task_ids)
+        runs = {
+            run.pk: run
+            for run in db.lock(Run.objects.filter(pk__in={lease.run_id for lease in held}).order_by("pk"))
+        }
+        for attempt in RunAttempt.objects.filter(pk__in=[lease.attempt_id for lease in held]):
+            self.rows[attempt.pk] = (runs[attempt.run_id], attempt)
+        self.held = leases.standing(held, self.now)
+        # A settle may come late: it counts as long as nobody took the lease over.
+        late = [item.lease for item in self.news.ended if item.lease.attempt_id not in self.held]
+        self.held |= leases.unreplaced(late)
+        for lease in held:
+            if lease.attempt_id not in self.held:
+                self.done.over.add(lease.attempt_id)
+        return tasks
+
+    def settle(self) -> None:
+        for item in self._mine(self.news.ended):
+            run, attempt = self.rows[item.lease.attempt_id]
+            try:
+                change = completion.apply(run, attempt, item.end, self.now)
+            except DomainError as error:
+                self.done.refused[attempt.pk] = error
+                continue
+            if change is not None and item.end.has_output:
+                run.output_ref = payloads.seal_output(run, item.end.output)
+            self._finish(item.lease, change)
+
+    def fail(self) -> None:
+        for item in self._mine(self.news.failed):
+            run, attempt = self.rows[item.lease.attempt_id]
+            change = Change(run, attempt)
+            if item.lost:
+                completion.lose(change, self._at(run, attempt), item.code, Actor("reconciler", self.fence.worker_id))
+            else:
+                completion.fail_start(change, self._at(run, attempt), item.code, self.fence.worker_id)
+            self._finish(item.lease, change)
+        for lease in self._mine(self.news.returned):
+            run, attempt = self.rows[lease.attempt_id]
+            self.changes.append(_returned(run, attempt, lease, "start_failed"))
+            self.done.over.add(lease.attempt_id)
+
+    def begin(self) -> None:
+        for item in self._mine(self.news.begun):
+            run, attempt = self.rows[item.lease.attempt_id]
+            change = Change(run, attempt)
+            if run.status not in ENDED:
+                completion.begin(change, max(run.created_at, attempt.created_at, item.started_at))
+                self.changes.append(change)
+            self.done.running.add(attempt.pk)
+
+    def start(self) -> None:
+        for item in self._mine(self.news.ready):
+            run, attempt = self.rows[item.lease.attempt_id]
+            change = Change(run, attempt)
+            at = self._at(run, attempt)
+            actor = Actor("worker", self.fence.worker_id)
+            if run.cancel_requested_at is not None:
+                change.move_attempt("cancelled", at, actor, failure=CANCELLED)
+                to, failure = completion.outcome(run, 1)
+                change.move_run(to, at, actor, failure=failure)
+                self._finish(item.lease, change)
+                continue
+            deadline = at + timedelta(milliseconds=item.timeout_ms) if item.timeout_ms else None
+            change.move_attempt(
+                "starting", at, actor, executor_handle=item.handle, pid=item.pid, worker_id=self.fence.worker_id,
+                log_artifact_id=item.log_artifact_id, deadline_at=deadline, callback_token_hash=item.token_hash,
+                payload={"lease_generation": item.lease.lease_generation},
+            )  # fmt: skip
+            node_id = self.fence.worker_id.partition(":")[0]
+            self.journal.append((attempt.pk, run.pk, node_id, "pending", self.now, self.now))
+            self.changes.append(change)
+            self.done.go.add(attempt.pk)
+
+    def claim(self, worker: Any, ttl_ms: int) -> None:
+        taken = candidates.take(self.now, min(self.news.room, candidates.MAX_PAGE))
+        self.done.more = len(taken) == self.news.room
+        if not taken:
+            return
+        runs = {run.pk: run for run in Run.objects.filter(pk__in=taken).select_related("task", "project")}
+        attempts = {
+            attempt.run_id: attempt
+            for attempt in RunAttempt.objects.filter(run_id__in=taken, status="claimed")
+        }
+        wanted = [leases.Wanted(runs[pk], attempts[pk]) for pk in taken if pk in runs and pk in attempts]
+        outcomes = leases.claim(worker, self.fence, wanted, ttl_ms, self.now)
+        for want in wanted:
+            outcome = outcomes[want.attempt.pk]
+            if outcome.fence is not None and outcome.change is not None:
+                self.changes.append(outcome.change)
+                self.done.claimed.append(Claimed(want.run, want.attempt, outcome.fence))
+
+    def write(self) -> None:
+        """Stores the changes; each run was read under its lock, so that all of them must still be as read."""
+        won = writes.write(self.changes, self.now)
+        assert len(won) == sum(1 for change in self.changes if change.events)
+        leases.complete(self.completed, self.now)
+        leases.release([lease for lease in self.news.returned if lease.attempt_id in self.held], "start_failed", self.now)
+        bulk.insert_rows(
+            CompletionReceiptJournal,
+            ["attempt_id", "run_id", "node_id", "state", "registered_at", "updated_at"],
+            self.journal,
+        )
+
+    def _finish(self, lease: LeaseFence, change: Change | None) -> None:
+        if change is not None:
+            self.changes.append(change)
+        self.completed.append(lease)
+        self.done.over.add(lease.attempt_id)
+
+    def _mine(self, items: Sequence[Any]) -> list[Any]:
+        lease_of: Callable[[Any], LeaseFence] = lambda item: getattr(item, "lease", item)  # noqa: E731
+        return [item for item in items if lease_of(item).attempt_id in self.held]
+
+    def _at(self, run: Run, attempt: RunAttempt) -> datetime:
+        return max(self.now, run.created_at, attempt.created_at, *filter(None, (run.started_at, attempt.started_at)))
+
+
+def _returned(run: Run, attempt: RunAttempt, lease: LeaseFence, reason: str) -> Change:
+    change = Change(run, attempt)
+    if run.status == "dispatching":
+        payload = {"attempt_id": str(attempt.pk), "lease_generation": lease.lease_generation, "reason": reason}
+        key = f"run-dispatch:{attempt.pk}:{lease.lease_generation}:released"
+        change.tell("run.dispatch_released", Actor("worker", lease.worker.worker_id), payload, key)
+    return change

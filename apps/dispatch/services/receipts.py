@@ -1,0 +1,68 @@
+"""The journal of receipts: which files may lie on a node's disk, and what becomes of them (runs.md §8.3, §8.5)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import UUID
+
+from apps.core import clock
+from apps.core.db import write_transaction
+from apps.dispatch.models import CompletionReceiptJournal
+from apps.dispatch.receipts import ReceiptStore
+from apps.runs.machine import ATTEMPT_ENDED
+
+PAGE = 64
+QUARANTINE_MS = 3_600_000
+TERMINAL_MISSING = timedelta(seconds=60)
+
+
+def reconcile(node_id: str, store: ReceiptStore) -> int:
+    """Resolves rows of attempts that ended: what a session that died in between left behind.
+
+    Its receipt goes first, then the row; a row without a file is kept for 60 s. Returns how many were resolved.
+    """
+    now = clock.now()
+    rows = (
+        CompletionReceiptJournal.objects.filter(node_id=node_id, state="pending")
+        .select_related("attempt")
+        .order_by("updated_at", "attempt_id")[:PAGE]
+    )
+    done = []
+    for row in rows:
+        attempt = row.attempt
+        if attempt.status not in ATTEMPT_ENDED:
+            continue
+        if attempt.status == "lost" and store.read(str(attempt.pk)) is not None:
+            # A word that came too late is kept as evidence.
+            quarantine(attempt.pk, store)
+            continue
+        removed = store.remove(str(attempt.pk))
+        if removed or (attempt.finished_at or attempt.created_at) <= now - TERMINAL_MISSING:
+            done.append(attempt.pk)
+    resolve(done)
+    return len(done)
+
+
+@write_transaction
+def resolve(attempt_ids: list[UUID]) -> None:
+    """Settles journal rows whose files are gone."""
+    if attempt_ids:
+        CompletionReceiptJournal.objects.filter(attempt_id__in=attempt_ids).delete()
+
+
+def quarantine(attempt_id: UUID, store: ReceiptStore) -> None:
+    """Puts a receipt aside that no attempt accepts: first on record, then the file moves."""
+    _mark_quarantined(attempt_id)
+    store.quarantine(str(attempt_id))
+
+
+@write_transaction
+def _mark_quarantined(attempt_id: UUID) -> None:
+    now = clock.now()
+    name = str(attempt_id)
+    CompletionReceiptJournal.objects.filter(attempt_id=attempt_id, state="pending").update(
+        state="quarantined",
+        quarantine_ref=f".quarantine/{name[:2]}/{name}.json",
+        purge_after=now + timedelta(milliseconds=QUARANTINE_MS),
+        updated_at=now,
+    )

@@ -1,0 +1,144 @@
+"""Workers: sessions register, show that they live, drain and leave (runs.md §3.7)."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db.models import F
+
+from apps.audit import services as audit
+from apps.core import canonical, clock, db, ids, wakeups
+from apps.core.db import write_transaction
+from apps.dispatch import leases
+from apps.dispatch.errors import WorkerNotFound
+from apps.dispatch.fence import WorkerFence
+from apps.dispatch.models import RunDispatchLease, Worker
+
+WORKER_TTL_MS = 20_000
+
+
+def capabilities() -> dict[str, Any]:
+    """What this node offers, in the form of runs.md §3.7."""
+    return {
+        "architecture": platform.machine().lower()[:32],
+        "operating_system": platform.system().lower()[:32],
+        "executors": ["local_process"],
+        "runtimes": [],
+        "labels": dict(sorted(settings.NODE_LABELS.items())),
+        "capacity": {"cpu_cores": min(os.cpu_count() or 1, 4096)},
+        "features": [],
+    }
+
+
+@write_transaction
+def register(node_id: str, slot: int, slots: int, roles: Sequence[str]) -> Worker:
+    """Opens a session of a node's worker place: a new session id and generation + 1 shut out the old one.
+
+    A node that was told to drain stays draining, whatever place registers.
+    """
+    now = clock.now()
+    worker_id = f"{node_id}:{slot}"
+    before = db.lock(Worker.objects.filter(pk=worker_id)).first()
+    drained = Worker.objects.filter(node_id=node_id, drain_requested_at__isnull=False).first()
+    offered = capabilities()
+    values = {
+        "node_id": node_id,
+        "roles": sorted(roles),
+        "session_id": str(ids.uuid7()),
+        "generation": before.generation + 1 if before else 1,
+        "status": "draining" if drained else "online",
+        "drain_requested_at": drained.drain_requested_at if drained else None,
+        "version": before.version + 1 if before else 0,
+        "capabilities": offered,
+        "capabilities_hash": canonical.digest(offered),
+        "max_concurrent_runs": slots,
+        "available_slots": slots,
+        "registered_at": now,
+        "last_heartbeat_at": now,
+        "lease_expires_at": now + timedelta(milliseconds=WORKER_TTL_MS),
+        "updated_at": now,
+    }
+    return Worker.objects.update_or_create(pk=worker_id, defaults=values)[0]
+
+
+@write_transaction
+def heartbeat(fence: WorkerFence, available: int, held: Sequence[leases.LeaseFence], ttl_ms: int) -> Renewed | None:
+    """Extends the session and all its leases at once; None when the session was replaced.
+
+    Also tells whether it is to drain, so that a drain reaches a session within one heartbeat.
+    """
+    now = clock.now()
+    row = touch(fence, available, now, alive=True)
+    if row is None:
+        return None
+    return Renewed(row.status == "draining", dict(leases.renew(held, ttl_ms, now)))
+
+
+class Renewed:
+    """What a heartbeat found: whether to drain, and the leases that still stand."""
+
+    def __init__(self, draining: bool, kept: dict[Any, leases.LeaseFence]) -> None:
+        self.draining = draining
+        self.kept = kept
+
+
+def touch(fence: WorkerFence, available: int, now: datetime, *, alive: bool = False) -> Worker | None:
+    """The session's row, locked, with its free slots written where they changed; None when it was replaced."""
+    row = db.lock(
+        Worker.objects.filter(pk=fence.worker_id, session_id=fence.session_id, generation=fence.generation)
+    ).first()
+    if row is None or row.status == "offline" or (not alive and row.lease_expires_at <= now):
+        return None
+    values: dict[str, Any] = {}
+    if row.available_slots != available:
+        row.available_slots = values["available_slots"] = available
+    if alive:
+        values["last_heartbeat_at"] = now
+        values["lease_expires_at"] = now + timedelta(milliseconds=WORKER_TTL_MS)
+    if values:
+        Worker.objects.filter(pk=row.pk).update(**values, version=F("version") + 1, updated_at=now)
+    return row
+
+
+@write_transaction
+def leave(fence: WorkerFence) -> None:
+    """Ends a session; leases of scripts that still run stay, for the next session of the node to adopt."""
+    now = clock.now()
+    Worker.objects.filter(
+        pk=fence.worker_id, session_id=fence.session_id, generation=fence.generation
+    ).update(status="offline", version=F("version") + 1, updated_at=now, lease_expires_at=now)
+    if RunDispatchLease.objects.filter(worker_id=fence.worker_id, status="leased").exists():
+        wakeups.ring("runs")
+
+
+@write_transaction
+def set_draining(
+    draining: bool, *, worker_id: str | None = None, node_id: str | None = None, actor: tuple[str, str], origin: str
+) -> int:
+    """Stops or resumes taking new runs on one worker or a whole node; scripts that run go on.
+
+    Returns how many workers it concerned; raises WorkerNotFound for none.
+    """
+    now = clock.now()
+    rows = Worker.objects.filter(pk=worker_id) if worker_id else Worker.objects.filter(node_id=node_id)
+    concerned = [row.pk for row in db.lock(rows.order_by("pk"))]
+    if not concerned:
+        raise WorkerNotFound
+    chosen = Worker.objects.filter(pk__in=concerned)
+    chosen.update(drain_requested_at=now if draining else None, version=F("version") + 1, updated_at=now)
+    chosen.exclude(status="offline").update(status="draining" if draining else "online")
+    for pk in concerned:
+        audit.record(
+            "",
+            actor=actor,
+            action="worker.drained" if draining else "worker.resumed",
+            subject=("worker", pk),
+            origin=origin,
+        )
+    wakeups.ring("runs")
+    return len(concerned)

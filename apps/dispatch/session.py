@@ -1,0 +1,69 @@
+"""A dispatch session: two thin entry points, one loop (architecture.md §2)."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from django.conf import settings
+
+from apps.core.node import NoFreeSlot
+from apps.dispatch import drain
+from apps.dispatch.loop import IDLE_S, MAX_AGE_S, Loop
+from apps.dispatch.source import RunSource
+
+CLUSTER = "runs"
+_PR_SET_DUMPABLE = 4
+
+logger = logging.getLogger("qinglong.dispatch")
+
+
+def run_queued() -> str:
+    """A session for a message of the queue: ends when idle, after ten minutes, or when its cluster drains."""
+    try:
+        return _run(idle_s=IDLE_S, max_age_s=MAX_AGE_S)
+    except NoFreeSlot:
+        return "full"
+
+
+def run_resident() -> str:
+    """A session without a queue in the path: ends when drained only."""
+    return _run(idle_s=None, max_age_s=None)
+
+
+def _run(*, idle_s: float | None, max_age_s: float | None) -> str:
+    loop = Loop(
+        CLUSTER,
+        [RunSource()],
+        slots=settings.SLOTS,
+        idle_s=idle_s,
+        max_age_s=max_age_s,
+        drain=drain.descriptor(),
+    )
+    _hide_memory()
+    with _drained_by_signal(loop):
+        reason = loop.run()
+    logger.info("session ended: %s", reason)
+    return reason
+
+
+@contextmanager
+def _drained_by_signal(loop: Loop) -> Iterator[None]:
+    def handle(_signal: int, _frame: FrameType | None) -> None:
+        loop.request_drain()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _hide_memory() -> None:
+    """Other processes of the same user cannot read this one's memory or environment."""
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)

@@ -1,0 +1,270 @@
+"""Runs, as the loop's first source: lease → launch → go → receipt → settle (architecture.md §2)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+
+from apps.artifacts import facts
+from apps.core import clock, node
+from apps.dispatch import carried as carrying
+from apps.dispatch import launching
+from apps.dispatch.carried import Carried
+from apps.dispatch.fence import LeaseFence
+from apps.dispatch.launcher import client
+from apps.dispatch.launcher.client import Handle, Launcher, LauncherUnavailable
+from apps.dispatch.launcher.spec import SpecError
+from apps.dispatch.launching import LaunchRefused
+from apps.dispatch.loop import LEASE_MS, Loop
+from apps.dispatch.receipts import Receipt, ReceiptInvalid, ReceiptStore
+from apps.dispatch.services import adoption, passes, receipts
+from apps.dispatch.services.completion import End
+from apps.dispatch.services.passes import Begun, Claimed, Ended, Failed, News, Ready, Stored
+from apps.runs import queries as run_queries
+from apps.runs.models import Run
+
+logger = logging.getLogger("qinglong.dispatch")
+
+STOP_CHECK_S = 0.5
+LAUNCHER_PAUSE_S = 5.0
+LAUNCHER_PATIENCE_S = 30.0
+UNOBSERVED = "RECOVERY_PROCESS_EXITED_UNOBSERVED"
+INCOMPLETE = "RECOVERY_ATTEMPT_INCOMPLETE"
+
+
+class RunSource:
+    """All attempts that one session carries."""
+
+    def __init__(self) -> None:
+        self._carried: dict[UUID, Carried] = {}
+        self._consumed: list[UUID] = []
+        self._launcher = Launcher(settings.NODE_DIR)
+        self._planner = launching.Planner()
+        self._receipts = ReceiptStore(str(launching.receipts_root()))
+        self._adopt = True
+        self._look_for_stops = True
+        self._stops_at = 0.0
+        self._paused_until = 0.0
+        self._loop: Loop
+
+    def open(self, loop: Loop) -> None:
+        self._loop = loop
+
+    def carried(self) -> int:
+        return len(self._carried)
+
+    def leases(self) -> list[LeaseFence]:
+        return [item.lease for item in self._carried.values()]
+
+    def renewed(self, kept: dict[Any, LeaseFence]) -> None:
+        for attempt_id, item in list(self._carried.items()):
+            if attempt_id in kept:
+                item.lease = kept[attempt_id]
+            else:
+                self._let_go(item)
+                self._adopt = True
+
+    def close(self) -> None:
+        for item in list(self._carried.values()):
+            self._let_go(item)
+        self._launcher.close()
+
+    def step(self, look: bool) -> bool:
+        if self._adopt:
+            self._take_over()
+        if look or time.monotonic() >= self._stops_at:
+            self._stop_requested()
+        news = self._news(look)
+        if not (news.room or news.consumed or news.leases()):
+            return False
+        stored = passes.store(self._loop.fence, news, LEASE_MS)
+        self._act(news, stored)
+        return stored.more and bool(news.room)
+
+    def _news(self, look: bool) -> News:
+        """What is to be stored now, read from the state of everything carried."""
+        news = News(slots=max(0, self._loop.slots - len(self._carried)))
+        news.consumed, self._consumed = self._consumed, []
+        for item in self._carried.values():
+            if item.phase == "ended":
+                self._ended(item, news)
+            elif item.failure is not None:
+                news.failed.append(Failed(item.lease, item.failure, item.lost))
+            elif item.returned:
+                news.returned.append(item.lease)
+            elif item.phase == "ready" and item.handle is not None and item.plan is not None:
+                news.ready.append(
+                    Ready(item.lease, item.handle.encode(), item.handle.pid, item.artifact_id,
+                          item.plan.token_hash, item.plan.timeout_ms)
+                )  # fmt: skip
+            elif item.phase == "running" and not item.told_running:
+                news.begun.append(Begun(item.lease, item.started_at or clock.now()))
+        leaving = len(news.ended) + len(news.failed) + len(news.returned)
+        if (look or leaving) and time.monotonic() >= self._paused_until and not self._loop.held_back:
+            news.room = max(0, news.slots + leaving)
+        news.slots = min(self._loop.slots, news.slots + leaving)
+        return news
+
+    def _ended(self, item: Carried, news: News) -> None:
+        try:
+            receipt = self._receipts.read(str(item.lease.attempt_id))
+        except (ReceiptInvalid, OSError):
+            self._quarantine(item.lease.attempt_id)
+            receipt = None
+        if receipt is None:
+            news.failed.append(Failed(item.lease, UNOBSERVED if item.started_at else INCOMPLETE, lost=True))
+            return
+        left = carrying.read_left(item.folder)
+        news.ended.append(
+            Ended(item.lease, End(receipt, left.cause, left.output, left.has_output, left.output_code))
+        )
+
+    def _act(self, news: News, stored: Stored) -> None:
+        """Acts on what is on record now: `go`, launch, let go, remove receipts."""
+        for ended in news.ended:
+            attempt_id = ended.lease.attempt_id
+            if attempt_id in stored.refused:
+                logger.error("a receipt was refused: %s", stored.refused[attempt_id].code)
+                self._quarantine(attempt_id)
+                continue
+            self._consume(self._carried[attempt_id])
+        for attempt_id in stored.running:
+            self._carried[attempt_id].told_running = True
+        for ready in news.ready:
+            if ready.lease.attempt_id in stored.go:
+                self._go(self._carried[ready.lease.attempt_id])
+        for attempt_id in stored.over:
+            if (item := self._carried.get(attempt_id)) is not None:
+                self._let_go(item)
+        for claimed in stored.claimed:
+            self._launch(claimed)
+
+    def _launch(self, claimed: Claimed) -> None:
+        run, attempt = claimed.run, claimed.attempt
+        item = Carried(claimed.lease, launching.attempt_folder(attempt))
+        self._carried[attempt.pk] = item
+        try:
+            slugs = _slugs(run)
+            item.plan = self._planner.plan(run, attempt, *slugs)
+            item.artifact_id = item.plan.spec.log.artifact_id
+            item.shim = self._launcher.launch(item.plan.spec)
+        except LaunchRefused as error:
+            item.failure = error.code
+        except SpecError as error:
+            item.failure = error.code
+        except LauncherUnavailable:
+            logger.error("no launcher answers; runs go back to the queue")
+            self._paused_until = time.monotonic() + LAUNCHER_PAUSE_S
+            item.returned = True
+        else:
+            self._watch(item, item.shim)
+
+    def _watch(self, item: Carried, shim: client.Shim) -> None:
+        self._loop.watch(shim.socket, lambda: self._heard(item))
+
+    def _heard(self, item: Carried) -> None:
+        shim = item.shim
+        if shim is None:
+            return
+        for message in shim.receive():
+            if message.state == "ready" and item.phase == "launching":
+                item.handle, item.phase = message.handle, "ready"
+            elif message.state == "failed":
+                item.failure = message.code or "start_failed"
+            elif message.state == "started":
+                item.started_at = clock.from_ms(message.started_at_ms)
+                item.phase = "running"
+            elif message.state == "ended":
+                item.phase = "ended"
+        if shim.closed:
+            self._unwatch(item)
+            if item.phase in ("launching", "ready") and item.failure is None:
+                item.failure = "launcher_failed"
+            elif item.phase in ("going", "running"):
+                item.phase = "ended"
+
+    def _go(self, item: Carried) -> None:
+        item.phase = "going"
+        if item.shim is None or not item.shim.go():
+            # End of pipe before `go`: provably never started.
+            item.phase, item.failure = "ready", "launcher_failed"
+
+    def _stop_requested(self) -> None:
+        """Passes the wish to stop on to the shims; only they signal (architecture.md §2)."""
+        self._stops_at = time.monotonic() + STOP_CHECK_S
+        waiting = {item.lease.run_id: item for item in self._carried.values() if not item.stop_sent}
+        if not waiting:
+            return
+        wished = Run.objects.filter(pk__in=list(waiting), cancel_requested_at__isnull=False)
+        for run_id, reason in wished.values_list("pk", "cancel_reason"):
+            item = waiting[run_id]
+            if item.phase not in ("going", "running"):
+                continue
+            item.stop_sent = True
+            if item.shim is not None:
+                item.shim.stop("deadline" if reason == "timeout" else "")
+            elif item.handle is not None:
+                client.request_stop(item.handle)
+
+    def _take_over(self) -> None:
+        """Adopts what dead sessions of this node left, and watches each by its verified identity."""
+        self._adopt = False
+        numbers = [number for number in range(1, node.SLOTS_MAX + 1) if node.slot_held(number)]
+        own = self._loop.fence.worker_id
+        dead = adoption.dead_places(node.node_id(), own, held=numbers)
+        adopted = adoption.adopt(self._loop.fence, dead, LEASE_MS, self._loop.slots)
+        self._adopt = len(adopted) == adoption.BATCH
+        for claimed in adopted:
+            self._follow(claimed)
+        receipts.reconcile(node.node_id(), self._receipts)
+
+    def _follow(self, claimed: Claimed) -> None:
+        attempt = claimed.attempt
+        item = Carried(claimed.lease, launching.attempt_folder(attempt), phase="running")
+        item.started_at = attempt.started_at
+        item.told_running = claimed.run.status == "running"
+        self._carried[attempt.pk] = item
+        try:
+            item.handle = Handle.decode(attempt.executor_handle or "")
+        except ValueError:
+            item.phase = "ended"
+            return
+        item.pidfd = client.open_pidfd(item.handle)
+        if item.pidfd is None:
+            item.phase = "ended"
+            return
+        self._loop.watch(item.pidfd, lambda: self._exited(item))
+
+    def _exited(self, item: Carried) -> None:
+        self._unwatch(item)
+        item.phase = "ended"
+
+    def _unwatch(self, item: Carried) -> None:
+        if item.shim is not None:
+            self._loop.unwatch(item.shim.socket)
+        if item.pidfd is not None:
+            self._loop.unwatch(item.pidfd)
+        item.close()
+
+    def _let_go(self, item: Carried) -> None:
+        self._carried.pop(item.lease.attempt_id, None)
+        self._unwatch(item)
+
+    def _consume(self, item: Carried) -> None:
+        """Receipt and folder go once the end is on record; then, with the next pass, the journal's row."""
+        carrying.remove_folder(item.folder)
+        if self._receipts.remove(str(item.lease.attempt_id)):
+            self._consumed.append(item.lease.attempt_id)
+
+    def _quarantine(self, attempt_id: UUID) -> None:
+        receipts.quarantine(attempt_id, self._receipts)
+
+
+def _slugs(run: Run) -> tuple[str, str]:
+    return run.project.slug, run.task.slug

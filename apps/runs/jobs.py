@@ -1,0 +1,21 @@
+"""Entry points of the control cluster for runs."""
+
+from __future__ import annotations
+
+from apps.core import control
+from apps.runs import services
+
+_ROUNDS = 10
+
+
+def fold_totals(_cursor: control.Cursor) -> control.Cursor | None:
+    """Counts ends into their hours, in a few bounded batches."""
+    for _ in range(_ROUNDS):
+        if services.fold_totals() == 0:
+            break
+    return None
+
+
+def register() -> None:
+    """Makes the jobs known."""
+    control.register("runs.fold_totals", fold_totals, every_ms=15_000)

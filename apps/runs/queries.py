@@ -1,0 +1,145 @@
+"""Reads of runs: keyset pages without a count, and the few facts a page needs beside its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Max, OuterRef, QuerySet, Subquery
+
+from apps.core import pages
+from apps.core.errors import InvalidInput
+from apps.core.pages import Page
+from apps.runs.errors import RunNotFound
+from apps.runs.models import Run, RunAttempt, RunEvent, RunHourTotal, RunStatus, Skip, TriggerType
+
+NEWEST_FIRST = (pages.moment("created_at", descending=True), pages.identifier(descending=True))
+MAX_EVENTS = 500
+DEFAULT_EVENTS = 100
+MAX_STATUSES = 11
+
+
+@dataclass(frozen=True)
+class RunFilter:
+    """What a run list is narrowed to; times bound `created_at`, `since` included and `until` not."""
+
+    task_id: UUID | None = None
+    statuses: tuple[str, ...] = ()
+    trigger_type: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def __post_init__(self) -> None:
+        if any(status not in RunStatus.values for status in self.statuses):
+            raise InvalidInput.field("status", "Not a status of a run.")
+        if self.trigger_type is not None and self.trigger_type not in TriggerType.values:
+            raise InvalidInput.field("trigger_type", "Not a kind of trigger.")
+
+    def scope(self) -> dict[str, Any]:
+        """The filter as a cursor is bound to it."""
+        return {
+            "task": str(self.task_id) if self.task_id else None,
+            "status": sorted(self.statuses),
+            "trigger_type": self.trigger_type,
+            "since": self.since.isoformat() if self.since else None,
+            "until": self.until.isoformat() if self.until else None,
+        }
+
+    def apply(self, rows: QuerySet[Any]) -> QuerySet[Any]:
+        """The rows that pass."""
+        if self.task_id is not None:
+            rows = rows.filter(task_id=self.task_id)
+        if self.statuses:
+            rows = rows.filter(status__in=self.statuses)
+        if self.trigger_type is not None:
+            rows = rows.filter(trigger_type=self.trigger_type)
+        if self.since is not None:
+            rows = rows.filter(created_at__gte=self.since)
+        if self.until is not None:
+            rows = rows.filter(created_at__lt=self.until)
+        return rows
+
+
+def page(
+    project_id: str, chosen: RunFilter | None = None, *, limit: int = pages.DEFAULT_LIMIT, cursor: str | None = None
+) -> Page[Run]:
+    """The runs of a project, newest first, with their task and project at hand."""
+    chosen = chosen or RunFilter()
+    rows = chosen.apply(Run.objects.filter(project_id=project_id)).select_related("task", "project")
+    return pages.paginate(
+        rows, NEWEST_FIRST, kind="runs", scope={"project": project_id, **chosen.scope()}, limit=limit, cursor=cursor
+    )
+
+
+def get(run_id: UUID) -> Run:
+    """One run with its task and project; raises RunNotFound."""
+    run = Run.objects.filter(pk=run_id).select_related("task", "project").first()
+    if run is None:
+        raise RunNotFound
+    return run
+
+
+def project_of(run_id: UUID) -> str | None:
+    """The project a run belongs to, None for an unknown one."""
+    return Run.objects.filter(pk=run_id).values_list("project_id", flat=True).first()
+
+
+def find_by_key(project_id: str, idempotency_key: str) -> Run | None:
+    """The run that a key started in a project (runs.md §5.4)."""
+    return (
+        Run.objects.filter(project_id=project_id, idempotency_key=idempotency_key)
+        .select_related("task", "project")
+        .first()
+    )
+
+
+def attempts(run_id: UUID) -> list[RunAttempt]:
+    """All attempts of a run, first to last; a run has at most 16."""
+    return list(RunAttempt.objects.filter(run_id=run_id).order_by("attempt"))
+
+
+def latest_attempts(run_ids: Sequence[UUID]) -> dict[UUID, RunAttempt]:
+    """The newest attempt of each run, in one query."""
+    if not run_ids:
+        return {}
+    newest = (
+        RunAttempt.objects.filter(run_id=OuterRef("run_id"))
+        .values("run_id")
+        .annotate(newest=Max("attempt"))
+        .values("newest")
+    )
+    rows = RunAttempt.objects.filter(run_id__in=run_ids, attempt=Subquery(newest))
+    return {row.run_id: row for row in rows}
+
+
+def events(run_id: UUID, *, after: int = 0, limit: int = DEFAULT_EVENTS) -> list[RunEvent]:
+    """Events with a sequence above `after`, ascending; `limit` is 1–500."""
+    if after < 0 or not 1 <= limit <= MAX_EVENTS:
+        raise InvalidInput
+    return list(RunEvent.objects.filter(run_id=run_id, sequence__gt=after).order_by("sequence")[:limit])
+
+
+def skips(
+    project_id: str,
+    *,
+    task_id: UUID | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    limit: int = pages.DEFAULT_LIMIT,
+    cursor: str | None = None,
+) -> Page[Skip]:
+    """Starts that did not happen, newest first."""
+    chosen = RunFilter(task_id=task_id, since=since, until=until)
+    rows = chosen.apply(Skip.objects.filter(project_id=project_id)).select_related("task", "project")
+    scope = {"project": project_id, **chosen.scope()}
+    return pages.paginate(rows, NEWEST_FIRST, kind="skips", scope=scope, limit=limit, cursor=cursor)
+
+
+def hour_totals(project_ids: Sequence[str], since: datetime) -> list[RunHourTotal]:
+    """Totals per hour, task and status since a moment."""
+    return list(
+        RunHourTotal.objects.filter(project_id__in=project_ids, hour__gte=since).order_by("hour", "status")
+    )

@@ -1,0 +1,66 @@
+"""Who may run beside whom: places of a task, decided from rows under the task's lock (architecture.md §9, api.md).
+
+A run that has a place is a candidate for dispatch and keeps the place until it ends; the others wait, visibly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from uuid import UUID
+
+from django.db import connection
+
+from apps.core import db
+from apps.runs.models import Run
+from apps.tasks.models import Task
+
+
+def lock_tasks(task_ids: Iterable[UUID]) -> dict[UUID, Task]:
+    """The tasks, locked in the order of their ids; taken before any row of their runs."""
+    wanted = sorted(set(task_ids))
+    if not wanted:
+        return {}
+    return {task.pk: task for task in db.lock(Task.objects.filter(pk__in=wanted).order_by("pk"))}
+
+
+def capacity(task: Task) -> int:
+    """How many runs of the task may have a place at once."""
+    return task.max_parallel if task.concurrency == Task.Concurrency.PARALLEL else 1
+
+
+def holders(task_id: UUID) -> list[Run]:
+    """The runs that have a place, oldest first. The task must be locked."""
+    return list(Run.objects.filter(task_id=task_id, holds_place=True).order_by("pk"))
+
+
+def refill(tasks: Iterable[Task]) -> int:
+    """Gives freed places to the runs that wait longest, by priority; returns how many. The tasks must be locked."""
+    known = {task.pk: task for task in tasks}
+    if not known:
+        return 0
+    given = 0
+    for task_id in _waiting(list(known)):
+        task = known[task_id]
+        free = capacity(task) - Run.objects.filter(task_id=task_id, holds_place=True).count()
+        if free <= 0:
+            continue
+        next_ids = list(
+            Run.objects.filter(task_id=task_id, status="queued", holds_place=False, cancel_requested_at=None)
+            .order_by("-priority", "queued_at", "pk")
+            .values_list("pk", flat=True)[:free]
+        )
+        given += Run.objects.filter(pk__in=next_ids, status="queued").update(holds_place=True)
+    return given
+
+
+def _waiting(task_ids: list[UUID]) -> list[UUID]:
+    """Those of the tasks that have a waiting run; literal conditions keep the partial index usable."""
+    field = Run._meta.get_field("task")
+    marks = ", ".join(["%s"] * len(task_ids))
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT DISTINCT task_id FROM runs WHERE task_id IN ({marks}) "  # noqa: S608
+            "AND status = 'queued' AND NOT holds_place",
+            [field.get_db_prep_value(task_id, connection) for task_id in task_ids],
+        )
+        return [Run._meta.get_field("id").to_python(row[0]) for row in cursor.fetchall()]

@@ -1,0 +1,219 @@
+"""Starting a task: one run, its first attempt, its first events, one ring (runs.md §5.4, §17, api.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db import IntegrityError
+
+from apps.audit import services as audit
+from apps.core import canonical, clock, db, ids, wakeups
+from apps.core.db import write_transaction
+from apps.core.errors import InvalidInput, NotFound
+from apps.core.streams import Actor
+from apps.projects import policy
+from apps.projects.policy import Grant
+from apps.runs import payloads
+from apps.runs.errors import IdempotencyKeyInvalid, IdempotencyKeyReused, TaskArchived, TaskDisabled
+from apps.runs.machine import Change
+from apps.runs.models import Run, RunAttempt, Skip, SkipReason, TriggerType
+from apps.runs.queries import find_by_key
+from apps.runs.services import places
+from apps.runs.services.cancel import cancel_locked
+from apps.runs.services.writes import RunEvents
+from apps.tasks.models import Task
+
+CLUSTER = "runs"
+MAX_KEY = 255
+PRIORITY_BOUND = 1_000
+
+
+@dataclass(frozen=True)
+class Started:
+    """A run; `replayed` when the key had started it before."""
+
+    run: Run
+    replayed: bool = False
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """No run: the task had no place and skips in that case. The record says what was in the way."""
+
+    skip: Skip
+
+
+@dataclass(frozen=True)
+class _Wish:
+    """All that a start was asked with."""
+
+    grant: Grant
+    trigger_type: str
+    input: Mapping[str, Any] | None
+    args: Sequence[str]
+    priority: int | None
+    key: str | None
+    digest: str
+    scheduled_for: datetime | None
+    trigger_id: UUID | None
+    retry_of: Run | None
+    owner: tuple[str, str] | None
+
+
+def start_run(
+    grant: Grant,
+    task_id: UUID,
+    *,
+    trigger_type: str,
+    input: Mapping[str, Any] | None = None,
+    args: Sequence[str] = (),
+    priority: int | None = None,
+    idempotency_key: str | None = None,
+    scheduled_for: datetime | None = None,
+    trigger_id: UUID | None = None,
+    retry_of: Run | None = None,
+    owner: tuple[str, str] | None = None,
+) -> Started | Skipped:
+    """Starts a task, or records why not.
+
+    `input` and `args` together have at most 64 KiB as canonical JSON; `priority` is -1,000 … 1,000 and defaults
+    to the task's; a key is 1–255 characters and counts within the project. Raises InvalidInput,
+    IdempotencyKeyInvalid, NotFound, TaskArchived, TaskDisabled, IdempotencyKeyReused or the policy's errors.
+    """
+    if idempotency_key is not None and not ids.is_text_id(idempotency_key, MAX_KEY):
+        raise IdempotencyKeyInvalid
+    if priority is not None and not -PRIORITY_BOUND <= priority <= PRIORITY_BOUND:
+        raise InvalidInput.field("priority", f"A whole number from -{PRIORITY_BOUND} to {PRIORITY_BOUND}.")
+    if trigger_type not in TriggerType.values:
+        raise InvalidInput.field("trigger_type", "Not a kind of trigger.")
+    payloads.check(input, args)
+    request = {
+        "task": str(task_id),
+        "input": input,
+        "args": list(args),
+        "priority": priority,
+        "retry_of": str(retry_of.pk) if retry_of else None,
+    }
+    wish = _Wish(
+        grant, trigger_type, input, args, priority, idempotency_key, canonical.digest(request),
+        scheduled_for, trigger_id, retry_of, owner,
+    )  # fmt: skip
+    return _start(wish, task_id)
+
+
+@write_transaction
+def _start(wish: _Wish, task_id: UUID) -> Started | Skipped:
+    policy.confirm(wish.grant)
+    if replay := _replay(wish):
+        return replay
+    task = places.lock_tasks([task_id]).get(task_id)
+    if task is None or task.project_id != wish.grant.project_id:
+        raise NotFound
+    if task.archived_at is not None:
+        raise TaskArchived
+    if not task.enabled:
+        raise TaskDisabled
+    now = clock.now()
+    standing = places.holders(task.pk)
+    if task.concurrency == Task.Concurrency.SKIP and standing:
+        return Skipped(_skip(wish, task, standing[0], now))
+    if task.concurrency == Task.Concurrency.REPLACE:
+        actor = Actor(wish.grant.actor.type, wish.grant.actor.id)
+        waiting = list(Run.objects.filter(task_id=task.pk, status="queued", holds_place=False))
+        cancel_locked([*standing, *waiting], "policy", now, actor, note="replaced")
+        standing = [run for run in standing if not run.ended]
+    try:
+        with db.savepoint():
+            run = _insert(wish, task, now, has_place=len(standing) < places.capacity(task))
+    except IntegrityError:
+        # Another task's start in this project won the key; the unique rule decided the race.
+        if replay := _replay(wish):
+            return replay
+        raise
+    _record(wish, run)
+    if run.holds_place or task.concurrency == Task.Concurrency.REPLACE:
+        wakeups.ring(CLUSTER)
+    return Started(run)
+
+
+def _replay(wish: _Wish) -> Started | None:
+    if wish.key is None:
+        return None
+    run = find_by_key(wish.grant.project_id, wish.key)
+    if run is None:
+        return None
+    if run.request_digest != wish.digest:
+        raise IdempotencyKeyReused
+    return Started(run, replayed=True)
+
+
+def _insert(wish: _Wish, task: Task, now: datetime, *, has_place: bool) -> Run:
+    actor = wish.grant.actor
+    run = Run(
+        project_id=task.project_id,
+        task=task,
+        task_revision=task.revision.task_revision,
+        task_name=task.name,
+        retry_of=wish.retry_of,
+        trigger_id=wish.trigger_id,
+        trigger_type=wish.trigger_type,
+        triggered_by_type=actor.type,
+        triggered_by_id=actor.id,
+        owner_type=wish.owner[0] if wish.owner else None,
+        owner_id=wish.owner[1] if wish.owner else None,
+        request_digest=wish.digest,
+        scheduled_for=wish.scheduled_for,
+        status="created",
+        priority=task.priority if wish.priority is None else wish.priority,
+        holds_place=has_place,
+        idempotency_key=wish.key,
+        created_at=now,
+    )
+    attempt = RunAttempt(
+        run=run, attempt=1, status="claimed", executor_type=task.revision.executor_type, created_at=now
+    )
+    change = Change(run, attempt)
+    teller = Actor(actor.type, actor.id)
+    change.tell(
+        "attempt.claimed", teller, {"attempt": 1, "executor_type": attempt.executor_type}, "attempt-claimed:1"
+    )
+    change.move_run("queued", now, teller)
+    if wish.input is not None or wish.args:
+        run.input_ref = payloads.seal_input(run, wish.input, wish.args)
+    run.save(force_insert=True)
+    attempt.save(force_insert=True)
+    RunEvents.insert([(run.pk, 0, change.events)], now)
+    return run
+
+
+def _skip(wish: _Wish, task: Task, standing: Run, now: datetime) -> Skip:
+    return Skip.objects.create(
+        project_id=task.project_id,
+        task=task,
+        reason=SkipReason.CONCURRENCY,
+        trigger_type=wish.trigger_type,
+        trigger_id=wish.trigger_id,
+        triggered_by_type=wish.grant.actor.type,
+        triggered_by_id=wish.grant.actor.id,
+        scheduled_for=wish.scheduled_for,
+        blocking_run_id=standing.pk,
+        created_at=now,
+    )
+
+
+def _record(wish: _Wish, run: Run) -> None:
+    actor = wish.grant.actor
+    if actor.type == "system":
+        return
+    audit.record(
+        run.project_id,
+        actor=(actor.type, actor.id),
+        action="run.retried" if wish.retry_of else "run.started",
+        subject=("run", str(run.pk)),
+        metadata={"task": str(run.task_id), "revision": run.task_revision},
+        origin=wish.grant.origin,
+    )

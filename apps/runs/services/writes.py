@@ -1,0 +1,91 @@
+"""Stores changes of runs: compare-and-set on the run, its attempt behind it, one event per step (runs.md §2, §4.3).
+
+One UPDATE per table and one INSERT for the events, whatever the number of runs: the dispatch loop stores a
+whole pass at once, every other service a batch of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+from apps.core import bulk, participants
+from apps.core.errors import VersionConflict
+from apps.core.streams import Stream
+from apps.runs.errors import AttemptConflict
+from apps.runs.machine import Change
+from apps.runs.models import ENDED, Run, RunAttempt, RunEvent, UncountedRun
+
+CHANGED = "run.changed"
+OWNED_ENDED = "run.owned_ended"
+_RUN = [
+    "version", "event_sequence", "status", "holds_place", "queued_at", "started_at", "finished_at",
+    "cancel_requested_at", "cancel_reason", "error_code", "error_summary", "output_ref", "output_code",
+]  # fmt: skip
+_ATTEMPT = [
+    "status", "callback_sequence", "worker_id", "executor_handle", "pid", "log_artifact_id", "deadline_at",
+    "callback_token_hash", "started_at", "finished_at", "exit_code", "error_code", "error_summary",
+]  # fmt: skip
+
+
+class RunEvents(Stream):
+    """The stream of a run."""
+
+    model = RunEvent
+    head = "run_id"
+
+
+def write(changes: Sequence[Change], now: datetime) -> set[UUID]:
+    """Stores the changes of distinct runs and returns the ids of those that were still as read.
+
+    A run that somebody changed meanwhile is left alone, with no event. Raises AttemptConflict or DuplicateEvent
+    where the transaction must be rolled back. Called inside a write transaction.
+    """
+    changes = [change for change in changes if change.events]
+    won = bulk.update_rows(
+        Run,
+        ["id", "version"],
+        _RUN,
+        [(c.run.pk, c.version, *(getattr(c.run, name) for name in _RUN)) for c in changes],
+    )
+    kept = [change for change in changes if change.run.pk in won]
+    _write_attempts(kept)
+    RunEvents.insert([(c.run.pk, c.version, c.events) for c in kept], now)
+    _note(kept)
+    return won
+
+
+def write_one(change: Change, now: datetime) -> None:
+    """Stores one change; raises VersionConflict with expected and actual version."""
+    if change.events and change.run.pk not in write([change], now):
+        actual = Run.objects.filter(pk=change.run.pk).values_list("version", flat=True).first()
+        raise VersionConflict(actual, expected_version=change.version)
+
+
+def _write_attempts(changes: Sequence[Change]) -> None:
+    moved = [
+        (c.attempt.pk, c.attempt_status, c.attempt_sequence, *(getattr(c.attempt, name) for name in _ATTEMPT))
+        for c in changes
+        if c.attempt is not None and c.attempt.status != c.attempt_status
+    ]
+    # The columns repeat the keys, which are compared with what was read before.
+    if len(bulk.update_rows(RunAttempt, ["id", "status", "callback_sequence"], _ATTEMPT, moved)) != len(moved):
+        raise AttemptConflict
+
+
+def _note(changes: Sequence[Change]) -> None:
+    ended = []
+    for change in changes:
+        run = change.run
+        participants.note(CHANGED, run.pk)
+        if run.status in ENDED:
+            started = run.started_at or run.finished_at
+            assert run.finished_at is not None and started is not None
+            duration = int((run.finished_at - started).total_seconds() * 1000)
+            ended.append((run.pk, run.project_id, run.task_id, run.status, run.finished_at, max(0, duration)))
+            if run.owner_type is not None:
+                participants.note(OWNED_ENDED, (run.owner_type, run.owner_id, run.pk))
+    bulk.insert_rows(
+        UncountedRun, ["run_id", "project_id", "task_id", "status", "finished_at", "duration_ms"], ended
+    )
