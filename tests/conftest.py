@@ -6,8 +6,26 @@ import importlib
 from collections.abc import Iterator
 
 import pytest
+from django.db.backends.sqlite3.base import DatabaseOperations
 
 from apps.core import clock, participants
+
+
+def _flush_kept_rows() -> None:
+    """Lets the flush between tests empty tables whose rows nobody may delete; PostgreSQL truncates anyway."""
+    flush = DatabaseOperations.execute_sql_flush
+
+    def execute_sql_flush(self: DatabaseOperations, sql_list: list[str]) -> None:
+        with self.connection.cursor() as cursor:
+            cursor.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
+            kept = [(name, sql) for name, sql in cursor.fetchall() if name.endswith("_no_delete")]
+        drops = [f"DROP TRIGGER {name}" for name, _sql in kept]
+        flush(self, [*drops, *sql_list, *(sql for _name, sql in kept)])
+
+    DatabaseOperations.execute_sql_flush = execute_sql_flush
+
+
+_flush_kept_rows()
 
 
 @pytest.fixture

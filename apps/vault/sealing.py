@@ -225,7 +225,10 @@ def _text(data: bytes) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    try:
+        data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except ValueError:
+        raise PayloadUnreadable from None
     if _text(data) != text:
         raise PayloadUnreadable
     return data
