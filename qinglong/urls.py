@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
-from django.urls import URLPattern, URLResolver
+from django.urls import URLPattern, URLResolver, include, path
 
-urlpatterns: list[URLPattern | URLResolver] = []
+# One line per app; each brings its own `urlpatterns`.
+API = "api/v3/"
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path(API, include("apps.access.api")),
+    path(API, include("apps.projects.api")),
+    path(API, include("apps.audit.api")),
+]
+
+handler400 = "apps.core.problems.bad_request"
+handler403 = "apps.core.problems.forbidden"
+handler404 = "apps.core.problems.not_found"
+handler500 = "apps.core.problems.server_error"

@@ -10,6 +10,7 @@ from django.contrib.auth.hashers import make_password
 from django.http import HttpRequest
 
 from apps.access.models import User
+from apps.access.queries import find_account
 from apps.identity.queries import resolve_authentication_subject
 
 PROVIDER = "local"
@@ -28,7 +29,7 @@ class LocalBackend(BaseBackend):
         """The account, or None; costs one hash whatever was wrong."""
         if not username or not password:
             return None
-        user = User.objects.filter(username__iexact=username).first()
+        user = find_account(username)
         if user is None:
             make_password(password)
             return None

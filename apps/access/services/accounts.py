@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from datetime import timedelta
 
 from django.contrib.auth.hashers import make_password
@@ -15,6 +13,7 @@ from django.utils.translation import gettext_lazy as _
 from apps.access.backends import PROVIDER
 from apps.access.errors import UsernameTaken
 from apps.access.models import User
+from apps.access.names import is_name, normal
 from apps.audit import services as audit
 from apps.core import clock, db, ids
 from apps.core.errors import InvalidInput
@@ -24,7 +23,6 @@ from apps.projects.queries import DEFAULT_PROJECT
 from apps.projects.services import claim_owner_bootstrap
 
 MAX_PASSWORD = 1024
-_USERNAME = re.compile(r"[\w.@+-]{1,64}")
 
 
 def setup_first_account(challenge_id: str, token: str, username: str, password: str) -> User:
@@ -94,8 +92,8 @@ def _create(
 
 def _checked(username: str, password: str) -> tuple[str, str]:
     """The name in one form and the encoded password; hashing is slow and so happens outside transactions."""
-    name = unicodedata.normalize("NFKC", username)
-    if _USERNAME.fullmatch(name) is None:
+    name = normal(username)
+    if not is_name(name):
         raise InvalidInput.field("username", _("1 to 64 letters, digits and . @ + - _"))
     if len(password) > MAX_PASSWORD or not ids.is_utf8(password):
         raise InvalidInput.field("password", _("At most 1024 characters."))

@@ -75,9 +75,15 @@ def create_token(
 
 
 @db.write_transaction
-def revoke_token(owner: PolicySubject, token_id: UUID, *, origin: str) -> None:
-    """Ends a token of `owner` at once. Raises NotFound for one of somebody else and for one that is ended."""
-    token = ApiToken.objects.filter(pk=token_id, subject_id=owner.id, revoked_at=None).first()
+def revoke_token(owner: PolicySubject, token_id: UUID, *, maker: scope_rules.Credential, origin: str) -> None:
+    """Ends a token of `owner` at once. Raises NotFound for one of somebody else and for one that is ended.
+
+    A credential that is limited to a project ends only tokens of that project.
+    """
+    mine = ApiToken.objects.filter(subject_id=owner.id, revoked_at=None)
+    if maker.project_id is not None:
+        mine = mine.filter(project=maker.project_id)
+    token = mine.filter(pk=token_id).first()
     if (
         token is None
         or ApiToken.objects.filter(pk=token_id, revoked_at=None).update(revoked_at=clock.now()) != 1

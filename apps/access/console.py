@@ -1,0 +1,21 @@
+"""How commands of this app refuse: `code: sentence`, and an exit status by kind."""
+
+from __future__ import annotations
+
+from django.core.management.base import CommandError
+
+from apps.core.errors import DomainError, InvalidInput
+
+INVALID = 2
+REFUSED = 3
+
+
+def refuse(error: DomainError) -> CommandError:
+    """The command error of a named error: exit status 2 for bad input, 3 for a refusal, 1 for what may pass."""
+    sentences = [str(error.detail)]
+    if isinstance(error, InvalidInput):
+        sentences += [f"{name}: {sentence}" for name, found in error.fields.items() for sentence in found]
+        status = INVALID
+    else:
+        status = REFUSED if error.status < 500 else 1
+    return CommandError(f"{error.code}: {' '.join(sentences)}", returncode=status)

@@ -1,0 +1,61 @@
+"""First account, owner of the default project and instance administrator, from the console."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from apps.access import setup_file
+from apps.access.console import refuse
+from apps.access.services import setup_first_account
+from apps.core.errors import DomainError
+from apps.projects.queries import DEFAULT_PROJECT
+from apps.projects.services import console_issuer, issue_owner_bootstrap
+
+
+class Command(BaseCommand):
+    help = gettext_lazy("Make the first account: owner of the default project and instance administrator.")
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--username", required=True)
+        parser.add_argument("--password-env", metavar="VAR", help=_("Read the password from this variable."))
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Claims with the token that `up` keeps, if there is one, else with a challenge of its own."""
+        password = _password(options["password_env"])
+        try:
+            text = setup_file.read()
+            if text is not None:
+                challenge_id, token = setup_file.split(text)
+            else:
+                issued = issue_owner_bootstrap(DEFAULT_PROJECT, console_issuer())
+                challenge_id, token = issued.challenge_id, issued.token
+            user = setup_first_account(challenge_id, token, options["username"], password)
+        except DomainError as error:
+            raise refuse(error) from error
+        setup_file.remove()
+        self.stdout.write(
+            _("%(name)s owns the default project and administers QingLong.") % {"name": user.username}
+        )
+
+
+def _password(variable: str | None) -> str:
+    if variable is not None:
+        value = os.environ.get(variable)
+        if not value:
+            raise CommandError(f"password_missing: {_('The variable is empty or not set.')}", returncode=2)
+        return value
+    if not sys.stdin.isatty():
+        sentence = _("There is no terminal to ask on; use --password-env.")
+        raise CommandError(f"password_missing: {sentence}", returncode=2)
+    password = getpass.getpass(_("Password: "))
+    if password != getpass.getpass(_("Password again: ")):
+        raise CommandError(f"password_mismatch: {_('The passwords differ.')}", returncode=2)
+    return password
