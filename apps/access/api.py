@@ -12,7 +12,6 @@ from django.shortcuts import render
 from django.urls import path
 from django.utils.translation import get_language
 from drf_spectacular.generators import SchemaGenerator
-from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -28,6 +27,7 @@ from apps.access.endpoints import (
     MomentField,
     ReferenceSerializer,
     StrictSerializer,
+    describe,
     page_of,
     page_response,
     paged,
@@ -94,7 +94,7 @@ def represent(token: ApiToken) -> dict[str, Any]:
 class Me(Endpoint):
     permissions = {"GET": SIGNED_IN}
 
-    @extend_schema(summary="Who you are and what you may do", responses=MeSerializer)
+    @describe(summary="Who you are and what you may do", responses=MeSerializer)
     def get(self, request: Request) -> Response:
         principal, credential, user = self.principal, self.credential, request.user
         account = user if isinstance(user, User) else None
@@ -116,11 +116,11 @@ class Me(Endpoint):
 class Tokens(Endpoint):
     permissions = {"GET": SIGNED_IN, "POST": TOKEN_MANAGE}
 
-    @extend_schema(summary="List your tokens", parameters=PAGE_PARAMETERS, responses=paged(TokenSerializer))
+    @describe(summary="List your tokens", parameters=PAGE_PARAMETERS, responses=paged(TokenSerializer))
     def get(self, request: Request) -> Response:
         return page_response(queries.page_tokens(self.principal.subject, **page_of(request)), represent)
 
-    @extend_schema(
+    @describe(
         summary="Make a token",
         description="A session must be fresh (password within 15 minutes); a token needs `token.manage`.",
         request=NewTokenSerializer,
@@ -146,7 +146,7 @@ class Tokens(Endpoint):
 class OneToken(Endpoint):
     permissions = {"DELETE": TOKEN_MANAGE}
 
-    @extend_schema(summary="Revoke a token", responses={204: None})
+    @describe(summary="Revoke a token", responses={204: None})
     def delete(self, request: Request, id: UUID) -> Response:
         services.revoke_token(self.principal.subject, id, maker=self.credential, origin=ORIGIN)
         return Response(status=204)
@@ -155,7 +155,7 @@ class OneToken(Endpoint):
 class Schema(Endpoint):
     permissions = {"GET": SIGNED_IN}
 
-    @extend_schema(exclude=True)
+    @describe(exclude=True)
     def get(self, request: Request) -> HttpResponse:
         return JsonResponse(_document(get_language() or "en"), json_dumps_params={"ensure_ascii": False})
 
@@ -163,7 +163,7 @@ class Schema(Endpoint):
 class Docs(Endpoint):
     permissions = {"GET": SIGNED_IN}
 
-    @extend_schema(exclude=True)
+    @describe(exclude=True)
     def get(self, request: Request) -> HttpResponse:
         return render(request._request, "access/docs.html")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from django.db.models import Model
-from django.http import HttpResponseBase
+from django.http import HttpRequest
 from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy as _
 from rest_framework import exceptions
@@ -17,7 +17,7 @@ from rest_framework.views import APIView
 
 from apps.access.models import User
 from apps.access.parsers import StrictJSONParser
-from apps.access.schema import IDEMPOTENCY_KEY, IF_MATCH, PAGE_PARAMETERS, EndpointSchema
+from apps.access.schema import IDEMPOTENCY_KEY, IF_MATCH, PAGE_PARAMETERS, EndpointSchema, describe
 from apps.access.scopes import INSTANCE_MANAGE, TOKEN_MANAGE, Credential
 from apps.access.serializers import (
     ActorSerializer,
@@ -52,6 +52,7 @@ __all__ = [
     "ProjectEndpoint",
     "ReferenceSerializer",
     "StrictSerializer",
+    "describe",
     "etag",
     "idempotency_key",
     "if_match",
@@ -143,15 +144,13 @@ class Endpoint(APIView):
             raise Forbidden
         return grant
 
-    def options(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+    def options(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Response:
         """The allowed methods, in the Allow header."""
         return Response(status=204)
 
-    def finalize_response(
-        self, request: Request, response: HttpResponseBase, *args: Any, **kwargs: Any
-    ) -> HttpResponseBase:
+    def finalize_response(self, request: Request, response: Response, *args: Any, **kwargs: Any) -> Response:
         """Answers depend on who asks; nobody in between may keep one."""
-        final: HttpResponseBase = super().finalize_response(request, response, *args, **kwargs)
+        final = super().finalize_response(request, response, *args, **kwargs)
         final.headers.setdefault("Cache-Control", "no-store")
         return final
 

@@ -7,6 +7,7 @@ from typing import Any
 from django.contrib.auth.base_user import AbstractBaseUser, BaseUserManager
 from django.db import models
 from django.db.models import F, Q
+from django.db.models.functions import Lower
 
 from apps.core import fields
 from apps.identity.models import IdentitySubject
@@ -37,9 +38,7 @@ class User(AbstractBaseUser):
 
     class Meta:
         db_table = "access_users"
-        constraints = [
-            models.UniqueConstraint(models.functions.Lower("username"), name="access_user_username_uidx")
-        ]
+        constraints = [models.UniqueConstraint(Lower("username"), name="access_user_username_uidx")]
 
     def __str__(self) -> str:
         return self.username
@@ -62,7 +61,9 @@ class ApiToken(models.Model):
     """A bearer token of one subject; the secret exists only in the answer that made it."""
 
     id = fields.IdField()
-    subject = models.ForeignKey(IdentitySubject, on_delete=models.PROTECT, related_name="tokens", db_index=False)
+    subject = models.ForeignKey(
+        IdentitySubject, on_delete=models.PROTECT, related_name="tokens", db_index=False
+    )
     name = models.CharField(max_length=128)
     digest = models.CharField(max_length=64, editable=False)
     scopes = models.JSONField(default=list)

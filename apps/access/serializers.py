@@ -27,8 +27,8 @@ class StrictSerializer(serializers.Serializer[Any]):
 class MomentField(serializers.DateTimeField):
     """A time: RFC 3339 with milliseconds and `Z` in answers, with any offset in requests."""
 
-    def to_representation(self, value: Any) -> str | None:
-        return None if value is None else clock.rfc3339(value)
+    def to_representation(self, value: Any) -> str:
+        return clock.rfc3339(value)
 
 
 class ReferenceSerializer(StrictSerializer):

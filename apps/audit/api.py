@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.urls import path
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -16,6 +16,7 @@ from apps.access.endpoints import (
     MomentField,
     ProjectEndpoint,
     StrictSerializer,
+    describe,
     page_of,
     page_response,
     paged,
@@ -72,7 +73,7 @@ class Trail(ProjectEndpoint):
     permissions = {"GET": "policy.manage"}
     while_archived = frozenset({"GET", "HEAD"})
 
-    @extend_schema(
+    @describe(
         summary="List the audit trail",
         parameters=[*PAGE_PARAMETERS, OpenApiParameter("action", str, description="Only this action.")],
         responses=paged(AuditEntrySerializer),
@@ -86,7 +87,7 @@ class Proof(ProjectEndpoint):
     permissions = {"GET": "policy.manage"}
     while_archived = frozenset({"GET", "HEAD"})
 
-    @extend_schema(summary="Verify the audit trail", responses=VerdictSerializer)
+    @describe(summary="Verify the audit trail", responses=VerdictSerializer)
     def get(self, request: Request, p: str) -> Response:
         verdict = queries.verify(self.project_id)
         body: dict[str, Any] = {"valid": verdict.valid, "checked_through_sequence": verdict.checked_through}

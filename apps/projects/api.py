@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from django.urls import path
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from django.utils.translation import gettext_lazy as _
+from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -20,6 +21,7 @@ from apps.access.endpoints import (
     MomentField,
     ProjectEndpoint,
     StrictSerializer,
+    describe,
     etag,
     if_match,
     page_of,
@@ -96,7 +98,7 @@ def represent_binding(binding: Binding) -> Any:
 class Projects(Endpoint):
     permissions = {"GET": "project.read", "POST": ADMINISTRATOR}
 
-    @extend_schema(
+    @describe(
         summary="List the projects you have a role in",
         parameters=PAGE_PARAMETERS,
         responses=paged(ProjectSerializer),
@@ -107,7 +109,7 @@ class Projects(Endpoint):
         )
         return page_response(page, represent)
 
-    @extend_schema(
+    @describe(
         summary="Make a project and become its owner",
         request=ProjectSerializer,
         responses={201: ProjectSerializer},
@@ -121,11 +123,11 @@ class Projects(Endpoint):
 class OneProject(ProjectEndpoint):
     permissions = {"GET": "project.read", "PATCH": "project.manage"}
 
-    @extend_schema(summary="Read a project", responses=ProjectSerializer)
+    @describe(summary="Read a project", responses=ProjectSerializer)
     def get(self, request: Request, p: str) -> Response:
         return etag(Response(represent(self.project)), self.project.version)
 
-    @extend_schema(
+    @describe(
         summary="Rename a project",
         parameters=[IF_MATCH],
         request=ProjectSerializer,
@@ -134,9 +136,9 @@ class OneProject(ProjectEndpoint):
     def patch(self, request: Request, p: str) -> Response:
         version = if_match(request)
         changes = read_changes(ProjectSerializer, request.data, represent(self.project))
-        empty = {name: ["This field has no default."] for name, value in changes.items() if value is None}
+        empty = [name for name, value in changes.items() if value is None]
         if empty:
-            raise InvalidInput(fields={**empty})
+            raise InvalidInput(fields={name: [_("This field has no default.")] for name in empty})
         project = services.update_project(self.grant, version, **changes)
         return etag(Response(represent(project)), project.version)
 
@@ -145,7 +147,7 @@ class RoleBindings(ProjectEndpoint):
     permissions = {"GET": "project.read", "POST": "policy.manage"}
     while_archived = frozenset({"POST"})
 
-    @extend_schema(
+    @describe(
         summary="List who has which role",
         parameters=[
             *PAGE_PARAMETERS,
@@ -156,11 +158,11 @@ class RoleBindings(ProjectEndpoint):
     def get(self, request: Request, p: str) -> Response:
         history = request.query_params.get("history", "0")
         if history not in ("0", "1"):
-            raise InvalidInput.field("history", "0 or 1.")
+            raise InvalidInput.field("history", _("0 or 1."))
         page = queries.page_bindings(self.project_id, history=history == "1", **page_of(request))
         return page_response(page, _represent_row)
 
-    @extend_schema(
+    @describe(
         summary="Grant, change or revoke a role",
         request=RoleChangeSerializer,
         responses={200: BindingSerializer, 201: BindingSerializer},

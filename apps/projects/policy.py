@@ -164,9 +164,10 @@ def _snapshot(project_id: str, subject: PolicySubject) -> dict[str, Any] | None:
         raise PolicyUnavailable from error
     if row is None:
         return None
-    if row["id"] != project_id or not _sound_project(row) or not _sound_binding(row, subject):
+    found: dict[str, Any] = {**row}
+    if found["id"] != project_id or not _sound_project(found) or not _sound_binding(found, subject):
         raise PolicyUnavailable
-    return dict(row)
+    return found
 
 
 def _sound_project(row: dict[str, Any]) -> bool:

@@ -7,7 +7,6 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from apps.access.console import refuse
 from apps.access.queries import find_account
@@ -18,7 +17,7 @@ from apps.identity.principals import PolicySubject
 
 
 class Command(BaseCommand):
-    help = gettext_lazy("Make an API token; it is the last word of the last line.")
+    help = "Make an API token; it is the last word of the last line."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--username", required=True)

@@ -10,7 +10,6 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from apps.access import setup_file
 from apps.access.console import refuse
@@ -21,7 +20,7 @@ from apps.projects.services import console_issuer, issue_owner_bootstrap
 
 
 class Command(BaseCommand):
-    help = gettext_lazy("Make the first account: owner of the default project and instance administrator.")
+    help = "Make the first account: owner of the default project and instance administrator."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--username", required=True)
