@@ -252,6 +252,11 @@ def test_unsafe_places_are_refused(kit: Kit) -> None:
     assert not Path(live.spec.attempt_dir).exists()
 
 
+def test_receipt_folder_that_vanished_is_made_again(kit: Kit) -> None:
+    live = kit.launch(f"rm -rf '{kit.home}/receipts'; exit 8").go()
+    assert live.receipt().exit_code == 8
+
+
 def test_script_that_removes_its_own_folder_still_ends(kit: Kit) -> None:
     live = kit.launch('rm -rf "${TMPDIR%/tmp}"; exit 8').go()
     assert live.receipt().exit_code == 8

@@ -7,6 +7,7 @@ of the started script becomes known through its receipt (spec/runs.md §8).
 from __future__ import annotations
 
 import os
+import time
 from contextlib import ExitStack, suppress
 
 from apps.artifacts.facts import ArtifactFileError, TruncationFact, publish_fact
@@ -42,6 +43,8 @@ LEFTOVER_GRACE_MS = 2_000
 KILL_LIMIT_S = 5.0  # after that what still lives cannot be killed by us and is reported as escaped
 KILL_ROUND_S = 0.05
 FLOOD_PROCESSES = 512  # so many are a fork bomb: woken for a goodbye it would only go on
+RECEIPT_TRIES = 600
+RECEIPT_PAUSE_S = 1.0
 STOPPED_BEFORE_BODY = 128 + 15
 NEVER_REAPED = 128 + 9
 BROKEN = 255
@@ -346,8 +349,28 @@ class Run:
             finished_at_ms=finished_at_ms,
             exit_code=code,
         )
-        self._reservation.publish(receipt)
+        self._publish_receipt(receipt)
         self._channel.send(state="ended")
+
+    def _publish_receipt(self, receipt: Receipt) -> None:
+        """The reserved way, and when that is broken the plain one, again and again for a while."""
+        try:
+            self._reservation.publish(receipt)
+            return
+        except ReceiptExists:
+            return
+        except OSError:
+            pass  # the folder was removed, say: as long as we live the run counts as running, so try on
+        store = ReceiptStore(self._spec.receipts_root)
+        for _ in range(RECEIPT_TRIES):
+            time.sleep(RECEIPT_PAUSE_S)
+            try:
+                store.publish(receipt)
+                return
+            except ReceiptExists:
+                return
+            except (OSError, ArtifactFileError):
+                continue
 
 
 __all__ = ["GO_MARK", "serve"]
