@@ -94,9 +94,7 @@ def _fields(model: type[Model], columns: tuple[str, ...]) -> list[Field[Any, Any
     return [by_attname[name] for name in columns]
 
 
-def _values(
-    fields: Sequence[Field[Any, Any]], rows: Sequence[Sequence[Any]]
-) -> list[tuple[str, list[Any]]]:
+def _values(fields: Sequence[Field[Any, Any]], rows: Sequence[Sequence[Any]]) -> list[tuple[str, list[Any]]]:
     """The rows as SQL, in batches: `(?, ?), …` on SQLite, one `unnest` over typed arrays on PostgreSQL."""
     if not rows:
         return []

@@ -3,6 +3,10 @@
 The stock broker asks the database every `poll` seconds, which is slow to react and never idle. This one sleeps
 until a ring reaches it the way rings reach live sessions (`wakeups`): a notification on PostgreSQL, a datagram
 on SQLite. `poll` remains as the net below.
+
+A message is deleted as it is taken. It carries no data, the sweep rings again when nobody answers, and a
+message that waits locked behind a killed worker would help nobody; so nothing is left to acknowledge, and the
+process that monitors results never needs the database.
 """
 
 from __future__ import annotations
@@ -16,7 +20,6 @@ import time
 from typing import Any, ClassVar
 
 from django.db import OperationalError, close_old_connections, connections
-from django.utils import timezone
 from django_q.brokers.orm import ORM
 from django_q.conf import Conf
 from django_q.models import OrmQ
@@ -26,6 +29,8 @@ from apps.core import db, wakeups
 # Rings come with every run that is queued, messages at most every 20 s: a bell that brought nothing is not
 # answered again for this long, or a busy installation would ask the empty table hundreds of times a second.
 PAUSE_S = 0.2
+
+_TABLE = OrmQ._meta.db_table
 
 logger = logging.getLogger("qinglong.doorbell")
 
@@ -43,7 +48,12 @@ class Doorbell(ORM):  # type: ignore[misc]
         """The rows of the queue; unlike the stock broker's, no new connection for each question."""
         return OrmQ.objects.using(Conf.ORM)
 
-    def dequeue(self) -> list[tuple[int, str]] | None:
+    def acknowledge(self, task_id: object) -> None:
+        """Nothing: see above."""
+
+    delete = fail = acknowledge
+
+    def dequeue(self) -> list[tuple[None, str]] | None:
         """Takes one waiting message; without one, returns None after the next ring or `poll` seconds.
 
         A database that is away for a while is waited for: django-q2 would sleep 10 s and replace the process.
@@ -56,7 +66,7 @@ class Doorbell(ORM):  # type: ignore[misc]
             time.sleep(1)
             return None
 
-    def _next(self) -> list[tuple[int, str]] | None:
+    def _next(self) -> list[tuple[None, str]] | None:
         if self._bell is None:
             self._bell = _Bell(self.list_key, self.stop)
         self._bell.listen()
@@ -68,14 +78,21 @@ class Doorbell(ORM):  # type: ignore[misc]
             time.sleep(PAUSE_S)
         return None
 
-    def _take(self) -> list[tuple[int, str]]:
-        now = timezone.now()
-        rows = self.get_connection().filter(key=self.list_key, lock__lt=now).order_by("id")[: Conf.BULK]
-        return [
-            (row.pk, row.payload)
-            for row in rows
-            if self.get_connection().filter(pk=row.pk, lock=row.lock).update(lock=self.timeout(row))
-        ]
+    def _take(self) -> list[tuple[None, str]]:
+        # By hand, because the ORM's machinery would be the larger part of this process's own memory. Looking
+        # comes before deleting: an idle installation must not ask for the write lock.
+        if (waiting := self.peek()) is None:
+            return []
+        with connections[Conf.ORM].cursor() as cursor:
+            cursor.execute(f"DELETE FROM {_TABLE} WHERE id = %s RETURNING payload", [waiting])
+            return [(None, payload) for (payload,) in cursor.fetchall()]
+
+    def peek(self) -> int | None:
+        """The id of the message that would be taken next."""
+        with connections[Conf.ORM].cursor() as cursor:
+            cursor.execute(f"SELECT id FROM {_TABLE} WHERE key = %s ORDER BY id LIMIT 1", [self.list_key])
+            row = cursor.fetchone()
+        return None if row is None else int(row[0])
 
 
 class _Bell:

@@ -68,7 +68,9 @@ class Freeze(Operation):
                 f"CREATE TRIGGER {name} BEFORE {event} ON {self.table} FOR EACH ROW EXECUTE FUNCTION {name}()",
             ]
         changed = (
-            "WHEN " + " OR ".join(f"OLD.{column} IS NOT NEW.{column}" for column in columns) if columns else ""
+            "WHEN " + " OR ".join(f"OLD.{column} IS NOT NEW.{column}" for column in columns)
+            if columns
+            else ""
         )
         return [
             f"CREATE TRIGGER {name} BEFORE {event} ON {self.table} FOR EACH ROW {changed} BEGIN "

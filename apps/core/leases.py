@@ -106,7 +106,10 @@ def renew(claims: Sequence[Claim[M]], ttl_ms: int, now: datetime, *, shape: Shap
         model,
         [pk, shape.owner, shape.token, shape.generation],
         [shape.renewed_at, shape.expires_at],
-        [(c.subject.pk, c.owner, c.token, c.generation, now, now + timedelta(milliseconds=ttl_ms)) for c in claims],
+        [
+            (c.subject.pk, c.owner, c.token, c.generation, now, now + timedelta(milliseconds=ttl_ms))
+            for c in claims
+        ],
         condition=f't."{shape.expires_at}" > v.c4',
     )
     return [claim for claim in claims if claim.subject.pk not in kept]

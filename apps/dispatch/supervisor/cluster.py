@@ -126,6 +126,15 @@ def select(name: str, workers: int | None = None) -> None:
         Conf.WORKERS = workers
 
 
+def preload() -> None:
+    """Touches what every part of a cluster touches first, before it is forked."""
+    from django_q.brokers import get_broker
+
+    broker = get_broker("control")
+    if isinstance(broker, Doorbell):
+        broker.peek()
+
+
 def run(name: str, workers: int | None = None) -> int:
     """Serves one cluster in this process until SIGTERM; returns the exit code."""
     select(name, workers)

@@ -51,7 +51,8 @@ def lock() -> node.Lock:
         return node.up_lock(wait_s=PATIENCE_S)
     except node.AlreadyRunning as error:
         raise ConfigurationError(
-            error.code, f"QingLong is already running on {settings.HOME}; stop it first or use another QINGLONG_HOME."
+            error.code,
+            f"QingLong is already running on {settings.HOME}; stop it first or use another QINGLONG_HOME.",
         ) from error
     except node.NodeUnusable as error:
         raise ConfigurationError(error.code, f"The folder {settings.NODE_DIR} cannot be used.") from error
@@ -69,7 +70,9 @@ def migrate() -> int:
     except DomainError as error:
         return _refuse(error.code, str(error.detail), REFUSED)
     except DatabaseError as error:
-        return _refuse("migration_failed", f"The database could not be brought up to date: {_line(error)}", FAILED)
+        return _refuse(
+            "migration_failed", f"The database could not be brought up to date: {_line(error)}", FAILED
+        )
     finally:
         connection.close()
     return 0

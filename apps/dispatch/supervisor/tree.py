@@ -68,9 +68,6 @@ class Tree:
 
     def serve(self) -> int:
         """Returns 0 after a drain in which every part ended by itself, 1 when some had to be killed."""
-        gc.collect()
-        process.give_back()
-        gc.freeze()
         for number in _SIGNALS:
             signal.signal(number, self._on_signal)
         signal.set_wakeup_fd(self._woken_by, warn_on_full_buffer=False)

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import gc
-import importlib
-import logging
 import os
 import socket
 import sys
-import threading
-from importlib.util import find_spec
 
 from django.conf import settings
-from django.db import connections
 from django.utils.translation import gettext as _
 
 from apps.core import logs, wakeups
 from apps.dispatch import scheduler
-from apps.dispatch.supervisor import cluster, launcher, prepare, process, web
+from apps.dispatch.supervisor import cluster, launcher, prepare, web
+from apps.dispatch.supervisor.preload import preload, share
 from apps.dispatch.supervisor.tree import Part, Tree
-
-_PRELOADED = ("apps.panel.admin", "apps.dispatch.session", "django.db.backends.utils")
-
-logger = logging.getLogger("qinglong.up")
 
 
 def run(host: str, port: int, workers: int, slots: int) -> int:
@@ -39,26 +30,11 @@ def run(host: str, port: int, workers: int, slots: int) -> int:
     logs.speak_as("up")
     _announce(host, listener.getsockname()[1])
     preload()
+    share()
     try:
         return _tree(listener, workers).serve()
     finally:
         held.release()
-
-
-def preload() -> None:
-    """Loads all that any part needs; what is loaded here is in memory once.
-
-    Raises RuntimeError when something opened a connection or started a thread: neither survives a fork.
-    """
-    gc.disable()
-    process.few_arenas()
-    web.preload()
-    for name in (*_PRELOADED, settings.DATABASES["default"]["ENGINE"] + ".base"):
-        if find_spec(name.rpartition(".")[0]) and find_spec(name):
-            importlib.import_module(name)
-    process.protect()
-    if threading.active_count() > 1 or any(c.connection for c in connections.all(initialized_only=True)):
-        raise RuntimeError("the parent of the tree must hold no thread and no connection")
 
 
 def _tree(listener: socket.socket, workers: int) -> Tree:

@@ -19,7 +19,9 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
         parser.add_argument("--port", type=int, default=5700, help="port to listen on (default 5700)")
-        parser.add_argument("--workers", type=int, default=1, help="dispatch workers of this node (default 1)")
+        parser.add_argument(
+            "--workers", type=int, default=1, help="dispatch workers of this node (default 1)"
+        )
         parser.add_argument("--slots", type=int, default=settings.SLOTS, help="scripts at once per worker")
 
     def handle(self, *args: Any, **options: Any) -> None:
