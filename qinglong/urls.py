@@ -11,6 +11,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path(API, include("apps.access.api")),
     path(API, include("apps.projects.api")),
     path(API, include("apps.audit.api")),
+    path(API, include("apps.artifacts.api")),
+    path(API, include("apps.tasks.api")),
 ]
 
 handler400 = "apps.core.problems.bad_request"

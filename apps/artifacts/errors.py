@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.utils.translation import gettext_lazy as _
 
-from apps.core.errors import Corrupt, Gone, NotFound, Unavailable
+from apps.core.errors import Corrupt, DomainError, Gone, NotFound, Unavailable
 
 
 class CapacityUnavailable(Unavailable):
@@ -43,3 +43,9 @@ class LogMissing(NotFound):
 
     code = "artifact_missing"
     message = _("The log is not on the disk any more.")
+
+
+class RangeNotSatisfiable(DomainError):
+    code = "range_not_satisfiable"
+    status = 416
+    message = _("The log has no such bytes.")

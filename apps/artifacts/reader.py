@@ -42,13 +42,23 @@ class Stream:
     def __init__(self, file: FileIO) -> None:
         self._file = file
         self.total_bytes = _size(file)
+        self._start, self._end = 0, self.total_bytes
+
+    def limit(self, start: int, end: int) -> None:
+        """Gives only the bytes from `start` up to, not including, `end`."""
+        self._start, self._end = max(0, start), min(end, self.total_bytes)
 
     def __iter__(self) -> Iterator[bytes]:
-        for start in range(0, self.total_bytes, MAX_LENGTH):
-            yield _exactly(self._file, start, min(MAX_LENGTH, self.total_bytes - start))
+        for start in range(self._start, self._end, MAX_LENGTH):
+            yield _exactly(self._file, start, min(MAX_LENGTH, self._end - start))
 
     def close(self) -> None:
         self._file.close()
+
+
+def start_of(offset: int, total: int) -> int:
+    """Where a read from `offset` begins in a log of `total` bytes; negative counts from the end."""
+    return min(offset, total) if offset >= 0 else max(0, total + offset)
 
 
 def read(artifact_id: str, offset: int, length: int) -> Available | Missing:
@@ -64,7 +74,7 @@ def read(artifact_id: str, offset: int, length: int) -> Available | Missing:
         return Missing()
     with file:
         total = _size(file)
-        start = min(offset, total) if offset >= 0 else max(0, total + offset)
+        start = start_of(offset, total)
         content = _exactly(file, start, min(length, total - start))
     return Available(content, start, start + len(content), total)
 

@@ -49,7 +49,7 @@ class LogPart:
 
 @dataclass(frozen=True)
 class LogStream:
-    """A whole log for a download; no content = nothing was ever written."""
+    """A whole log for a download; no content = nothing was written yet."""
 
     log: Log
     content: reader.Stream | None

@@ -63,7 +63,7 @@ class Keyring:
 
 
 def load() -> Keyring:
-    """Reads the file, on every call, so that an atomic replacement takes effect at once (tens of microseconds).
+    """Reads the file, on every call, so that an atomic replacement takes effect at once (about 10 µs).
 
     Raises SecretUnavailable for whatever is wrong with it: missing, a symlink, another owner, readable by
     others, 0 or more than 16,384 bytes, one bad entry.

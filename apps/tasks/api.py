@@ -1,0 +1,241 @@
+"""Tasks and their revisions over the API (api.md, "Task"). The rules of each field live in `validation`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django.urls import path
+from django.utils.translation import gettext_lazy as _
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.access.endpoints import (
+    IF_MATCH,
+    PAGE_PARAMETERS,
+    ActorSerializer,
+    MomentField,
+    ProjectEndpoint,
+    ReferenceSerializer,
+    StrictSerializer,
+    etag,
+    if_match,
+    page_of,
+    paged,
+)
+from apps.core.db import write_transaction
+from apps.core.errors import InvalidInput
+from apps.projects.policy import Grant
+from apps.tasks import queries, services, validation
+from apps.tasks.documents import RevisionView, TaskView
+from apps.tasks.execution import DEFAULT_GRACE_MS, DEFAULT_LOG_QUOTA, LANGUAGES
+from apps.tasks.models import MAX_PARALLEL, Task
+from apps.tasks.services import TaskDraft
+from apps.tasks.validation import MAX_TIMEOUT_MS
+
+
+class ScriptSerializer(StrictSerializer):
+    """A source file for an interpreter."""
+
+    language = serializers.ChoiceField(LANGUAGES)
+    source = serializers.CharField(trim_whitespace=False)  # type: ignore[assignment]
+    args = serializers.ListField(child=serializers.CharField(allow_blank=True), required=False)
+
+
+class ExecutionSerializer(StrictSerializer):
+    """What a revision holds. Exactly one of `command`, `shell` and `script` is not null."""
+
+    command = serializers.ListField(
+        child=serializers.CharField(allow_blank=True), allow_null=True, required=False, min_length=1
+    )
+    shell = serializers.CharField(allow_null=True, required=False, trim_whitespace=False)
+    script = ScriptSerializer(allow_null=True, required=False)
+    work_dir = serializers.CharField(allow_null=True, required=False)
+    env = serializers.DictField(child=serializers.CharField(allow_blank=True), required=False)
+    secrets = serializers.DictField(child=serializers.CharField(), required=False)
+    before = serializers.CharField(allow_null=True, required=False)
+    after = serializers.CharField(allow_null=True, required=False)
+    timeout_ms = serializers.IntegerField(
+        min_value=1_000, max_value=MAX_TIMEOUT_MS, allow_null=True, required=False
+    )
+    kill_grace_ms = serializers.IntegerField(
+        min_value=0, max_value=600_000, required=False, default=DEFAULT_GRACE_MS
+    )
+    log_quota_bytes = serializers.IntegerField(
+        min_value=65_536, max_value=1_073_741_824, required=False, default=DEFAULT_LOG_QUOTA
+    )
+
+
+class RetrySerializer(StrictSerializer):
+    """What may be tried again by itself."""
+
+    max_attempts = serializers.IntegerField(min_value=1, max_value=16)
+    retry_on_lost = serializers.BooleanField()
+    safety = serializers.ChoiceField(["unknown", "idempotent", "deduplicated"])
+    backoff_base_ms = serializers.IntegerField(min_value=0)
+    backoff_max_ms = serializers.IntegerField(min_value=0)
+
+
+class RequiresSerializer(StrictSerializer):
+    """What a node must offer."""
+
+    labels = serializers.DictField(child=serializers.CharField())
+
+
+class TaskSerializer(ExecutionSerializer):
+    """A task. In a PATCH null is the default of a field, and read-only fields may stay as they are."""
+
+    id = serializers.UUIDField(read_only=True)
+    project = ReferenceSerializer(read_only=True)
+    slug = serializers.CharField(max_length=64, required=False)
+    name = serializers.CharField(max_length=255)
+    description = serializers.CharField(
+        max_length=validation.MAX_DESCRIPTION, required=False, allow_blank=True
+    )
+    enabled = serializers.BooleanField(required=False)
+    archived_at = MomentField(read_only=True, allow_null=True)
+    executor = serializers.CharField(read_only=True)
+    concurrency = serializers.ChoiceField(Task.Concurrency.values, required=False)
+    max_parallel = serializers.IntegerField(min_value=1, max_value=MAX_PARALLEL, required=False)
+    priority = serializers.IntegerField(min_value=-1_000, max_value=1_000, required=False)
+    retry = RetrySerializer(required=False)
+    labels = serializers.ListField(child=serializers.CharField(max_length=64), required=False)
+    requires = RequiresSerializer(required=False)
+    pinned = serializers.BooleanField(required=False)
+    revision = serializers.CharField(read_only=True)
+    version = serializers.IntegerField(read_only=True)
+    created_at = MomentField(read_only=True)
+    updated_at = MomentField(read_only=True)
+
+
+class RevisionSerializer(ExecutionSerializer):
+    """What a run of this revision executes."""
+
+    revision = serializers.CharField()
+    task = ReferenceSerializer()
+    executor = serializers.CharField()
+    created_at = MomentField()
+    created_by = ActorSerializer()
+
+
+FILTERS = [
+    OpenApiParameter("search", str, description="Text in name or short name."),
+    OpenApiParameter("label", str, description="Only with this label."),
+    OpenApiParameter("enabled", bool, description="Only enabled, or only disabled ones."),
+    OpenApiParameter("archived", bool, description="Archived ones instead of the others."),
+]
+
+
+class Tasks(ProjectEndpoint):
+    permissions = {"GET": "task.read", "POST": "task.create"}
+
+    @extend_schema(
+        summary="List tasks", parameters=[*PAGE_PARAMETERS, *FILTERS], responses=paged(TaskSerializer)
+    )
+    def get(self, request: Request, p: str) -> Response:
+        page = queries.page(self.project_id, _filters(request), **page_of(request))
+        return _page(queries.views(page.items), page.next_cursor)
+
+    @extend_schema(summary="Make a task", request=TaskSerializer, responses={201: TaskSerializer})
+    def post(self, request: Request, p: str) -> Response:
+        task = services.create_task(self.grant, TaskDraft.from_json(request.data))
+        return _answer(queries.view(task), status=201)
+
+
+class OneTask(ProjectEndpoint):
+    permissions = {"GET": "task.read", "PATCH": "task.update", "DELETE": "task.delete"}
+
+    @extend_schema(summary="Show a task", responses=TaskSerializer)
+    def get(self, request: Request, p: str, t: str) -> Response:
+        return _answer(queries.view(queries.find(self.project_id, t)))
+
+    @extend_schema(
+        summary="Change a task",
+        parameters=[IF_MATCH],
+        request=TaskSerializer(partial=True),
+        responses=TaskSerializer,
+    )
+    def patch(self, request: Request, p: str, t: str) -> Response:
+        version = if_match(request)
+        task = queries.find(self.project_id, t)
+        if not isinstance(request.data, Mapping):
+            raise InvalidInput(_("The body must be an object."))
+        return _answer(queries.view(change(self.grant, task, version, request.data)))
+
+    @extend_schema(summary="Archive a task", parameters=[IF_MATCH], request=None, responses={204: None})
+    def delete(self, request: Request, p: str, t: str) -> Response:
+        from apps.triggers import services as triggers
+
+        version = if_match(request)
+        task = queries.find(self.project_id, t)
+        triggers.archive_task(self.grant, task.pk, version)
+        return Response(status=204)
+
+
+class Revisions(ProjectEndpoint):
+    permissions = {"GET": "task.read"}
+
+    @extend_schema(summary="List revisions", parameters=PAGE_PARAMETERS, responses=paged(RevisionSerializer))
+    def get(self, request: Request, p: str, t: str) -> Response:
+        task = queries.find(self.project_id, t)
+        page = queries.revision_page(task, **page_of(request))
+        return _page(page.items, page.next_cursor)
+
+
+class OneRevision(ProjectEndpoint):
+    permissions = {"GET": "task.read"}
+
+    @extend_schema(summary="Show a revision", responses=RevisionSerializer)
+    def get(self, request: Request, p: str, t: str, revision: str) -> Response:
+        return Response(queries.revision(queries.find(self.project_id, t), revision).document())
+
+
+@write_transaction
+def change(grant: Grant, task: Task, version: int, changes: Mapping[str, Any]) -> Task:
+    """One PATCH: the task's own fields, and `enabled` through triggers, which cancels queued runs."""
+    own = {name: value for name, value in changes.items() if name != "enabled"}
+    changed = services.update_task(grant, task.pk, version, own)
+    if "enabled" in changes:
+        enabled = validation.clean({"enabled": changes["enabled"]})["enabled"]
+        if enabled != changed.enabled:
+            from apps.triggers import services as triggers
+
+            triggers.set_task_enabled(grant, task.pk, changed.version, enabled)
+            return queries.find(grant.project_id, str(task.pk))
+    return changed
+
+
+def _filters(request: Request) -> queries.Filters:
+    values = request.query_params
+    return queries.Filters(
+        search=values.get("search") or None,
+        label=values.get("label") or None,
+        enabled=_flag(values.get("enabled"), "enabled"),
+        archived=bool(_flag(values.get("archived"), "archived")),
+    )
+
+
+def _flag(text: str | None, name: str) -> bool | None:
+    if text in (None, ""):
+        return None
+    if text not in ("true", "false"):
+        raise InvalidInput.field(name, _("true or false."))
+    return text == "true"
+
+
+def _page(views: Sequence[TaskView | RevisionView], next_cursor: str | None) -> Response:
+    return Response({"items": [view.document() for view in views], "next_cursor": next_cursor})
+
+
+def _answer(view: TaskView, status: int = 200) -> Response:
+    return etag(Response(view.document(), status=status), view.task.version)
+
+
+urlpatterns = [
+    path("projects/<str:p>/tasks", Tasks.as_view()),
+    path("projects/<str:p>/tasks/<str:t>", OneTask.as_view()),
+    path("projects/<str:p>/tasks/<str:t>/revisions", Revisions.as_view()),
+    path("projects/<str:p>/tasks/<str:t>/revisions/<str:revision>", OneRevision.as_view()),
+]
