@@ -13,6 +13,9 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path(API, include("apps.audit.api")),
     path(API, include("apps.artifacts.api")),
     path(API, include("apps.tasks.api")),
+    path(API, include("apps.triggers.api")),
+    path(API, include("apps.dispatch.api")),
+    path(API, include("apps.runs.api.urls")),
 ]
 
 handler400 = "apps.core.problems.bad_request"

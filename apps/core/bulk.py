@@ -38,7 +38,7 @@ def insert_or_update(
             body += " AS v"
         tail = f' {conflict} RETURNING "{pk.column}"' if conflict else ""
         with connection.cursor() as cursor:
-            cursor.execute(f'INSERT INTO "{model._meta.db_table}" ({names}) {body}{tail}', params)  # noqa: S608
+            cursor.execute(f'INSERT INTO "{model._meta.db_table}" ({names}) {body}{tail}', params)
             if conflict:
                 written.update(pk.to_python(row[0]) for row in cursor.fetchall())
     return written

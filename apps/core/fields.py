@@ -13,7 +13,7 @@ from apps.core import clock, ids
 MAX_VERSION = 2_147_483_647
 
 
-class IdField(models.UUIDField):
+class IdField(models.UUIDField):  # type: ignore[type-arg]  # not generic at run time
     """A UUIDv7 primary key."""
 
     def __init__(self, **options: Any) -> None:

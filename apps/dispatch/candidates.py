@@ -7,13 +7,12 @@ what it takes; the paged list is the same rule without locks.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 from django.db import connection
 
-from apps.core import clock
 from apps.core.errors import InvalidInput
 from apps.runs.models import Run, RunAttempt
 
@@ -27,12 +26,12 @@ _FREE = (
     " OR (l.status = 'leased' AND l.expires_at <= %s))"
 )
 _TAKE = (
-    f"SELECT r.id FROM runs r WHERE {_ELIGIBLE} AND (r.status = 'queued' OR EXISTS ("  # noqa: S608
+    f"SELECT r.id FROM runs r WHERE {_ELIGIBLE} AND (r.status = 'queued' OR EXISTS ("
     "SELECT 1 FROM run_attempts a LEFT JOIN run_dispatch_leases l ON l.attempt_id = a.id"
     f" WHERE a.run_id = r.id AND {_FREE})) ORDER BY r.priority DESC, r.queued_at, r.id LIMIT %s"
 )
 _LIST = (
-    "SELECT r.id, a.id, r.project_id, r.task_id, r.task_revision, r.priority, r.queued_at, a.created_at,"  # noqa: S608
+    "SELECT r.id, a.id, r.project_id, r.task_id, r.task_revision, r.priority, r.queued_at, a.created_at,"
     " a.executor_type FROM runs r JOIN run_attempts a ON a.run_id = r.id"
     f" LEFT JOIN run_dispatch_leases l ON l.attempt_id = a.id WHERE {_ELIGIBLE} AND {_FREE}"
 )
@@ -111,4 +110,4 @@ def _moment(value: Any) -> datetime:
     if isinstance(value, datetime):
         return value
     # SQLite hands out the text that Django stored, in UTC.
-    return datetime.fromisoformat(value).replace(tzinfo=clock.UTC)
+    return datetime.fromisoformat(value).replace(tzinfo=UTC)

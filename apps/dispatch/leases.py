@@ -100,7 +100,11 @@ def claim(
         version = lease.version + 1 if lease else 0
         token = want.token or ids.token()
         fresh.append(
-            (want, LeaseFence(want.attempt.pk, want.run.pk, fence, generation, version, expires_at, token), lease)
+            (
+                want,
+                LeaseFence(want.attempt.pk, want.run.pk, fence, generation, version, expires_at, token),
+                lease,
+            )
         )
     taken = _store([made for _want, made, _lease in fresh], now)
     for want, made, lease in fresh:
@@ -214,7 +218,9 @@ def unreplaced(held: Sequence[LeaseFence]) -> set[UUID]:
         return set()
     known = {fence.attempt_id: fence for fence in held}
     rows = db.lock(RunDispatchLease.objects.filter(attempt_id__in=list(known), status="leased"))
-    return {row.attempt_id for row in rows if fences.difference(row, known[row.attempt_id], version=None) is None}
+    return {
+        row.attempt_id for row in rows if fences.difference(row, known[row.attempt_id], version=None) is None
+    }
 
 
 def standing(held: Sequence[LeaseFence], now: datetime) -> set[UUID]:
@@ -222,8 +228,12 @@ def standing(held: Sequence[LeaseFence], now: datetime) -> set[UUID]:
     if not held:
         return set()
     known = {fence.attempt_id: fence for fence in held}
-    rows = db.lock(RunDispatchLease.objects.filter(attempt_id__in=list(known), status="leased", expires_at__gt=now))
-    return {row.attempt_id for row in rows if fences.difference(row, known[row.attempt_id], version=None) is None}
+    rows = db.lock(
+        RunDispatchLease.objects.filter(attempt_id__in=list(known), status="leased", expires_at__gt=now)
+    )
+    return {
+        row.attempt_id for row in rows if fences.difference(row, known[row.attempt_id], version=None) is None
+    }
 
 
 def check(fence: LeaseFence, now: datetime, *, worker: bool = True) -> RunDispatchLease:

@@ -98,7 +98,9 @@ class RunDispatchLease(models.Model):
                 fields=["expires_at", "attempt"], condition=Q(status="leased"), name="run_lease_expiry"
             ),
             models.Index(
-                fields=["worker", "expires_at", "attempt"], condition=Q(status="leased"), name="run_lease_worker"
+                fields=["worker", "expires_at", "attempt"],
+                condition=Q(status="leased"),
+                name="run_lease_worker",
             ),
         ]
         constraints = [
@@ -142,7 +144,9 @@ class CompletionReceiptJournal(models.Model):
         PENDING = "pending"
         QUARANTINED = "quarantined"
 
-    attempt = models.OneToOneField(RunAttempt, on_delete=models.CASCADE, primary_key=True, related_name="journal")
+    attempt = models.OneToOneField(
+        RunAttempt, on_delete=models.CASCADE, primary_key=True, related_name="journal"
+    )
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="+", db_index=False)
     node_id = models.CharField(max_length=64)
     state = models.CharField(max_length=16, choices=State, default=State.PENDING)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from django.conf import settings
 
-from apps.artifacts import facts
 from apps.core import clock, node
 from apps.dispatch import carried as carrying
 from apps.dispatch import launching
@@ -22,11 +19,10 @@ from apps.dispatch.launcher.client import Handle, Launcher, LauncherUnavailable
 from apps.dispatch.launcher.spec import SpecError
 from apps.dispatch.launching import LaunchRefused
 from apps.dispatch.loop import LEASE_MS, Loop
-from apps.dispatch.receipts import Receipt, ReceiptInvalid, ReceiptStore
+from apps.dispatch.receipts import ReceiptInvalid, ReceiptStore
 from apps.dispatch.services import adoption, passes, receipts
 from apps.dispatch.services.completion import End
 from apps.dispatch.services.passes import Begun, Claimed, Ended, Failed, News, Ready, Stored
-from apps.runs import queries as run_queries
 from apps.runs.models import Run
 
 logger = logging.getLogger("qinglong.dispatch")

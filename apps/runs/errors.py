@@ -64,11 +64,13 @@ class IdempotencyKeyInvalid(InvalidInput):
     message = _("An Idempotency-Key has 1 to 255 characters without control characters.")
 
 
-class QueueFull(Conflict):
-    code = "queue_full"
-    message = _("Too many starts of this task wait already.")
-
-
 class InputTooLarge(InvalidInput):
     code = "input_too_large"
     message = _("Input and arguments together may have at most 64 KiB.")
+
+
+class ConcurrencySkipped(Conflict):
+    """`extra["skip"]` is the id of the record."""
+
+    code = "concurrency_skipped"
+    message = _("The task is running already and skips starts meanwhile.")

@@ -75,7 +75,8 @@ def _seal(purpose: str, run: Run, value: dict[str, Any]) -> UUID:
     row = sealing.seal(
         purpose, project_id=run.project_id, holder=("run", str(run.pk)), value=value, schema_id=SCHEMA
     )
-    return row.pk
+    found: UUID = row.pk
+    return found
 
 
 def _open(purpose: str, run: Run, payload_id: UUID) -> Any:

@@ -64,13 +64,22 @@ class RunFilter:
 
 
 def page(
-    project_id: str, chosen: RunFilter | None = None, *, limit: int = pages.DEFAULT_LIMIT, cursor: str | None = None
+    project_id: str,
+    chosen: RunFilter | None = None,
+    *,
+    limit: int = pages.DEFAULT_LIMIT,
+    cursor: str | None = None,
 ) -> Page[Run]:
     """The runs of a project, newest first, with their task and project at hand."""
     chosen = chosen or RunFilter()
     rows = chosen.apply(Run.objects.filter(project_id=project_id)).select_related("task", "project")
     return pages.paginate(
-        rows, NEWEST_FIRST, kind="runs", scope={"project": project_id, **chosen.scope()}, limit=limit, cursor=cursor
+        rows,
+        NEWEST_FIRST,
+        kind="runs",
+        scope={"project": project_id, **chosen.scope()},
+        limit=limit,
+        cursor=cursor,
     )
 
 

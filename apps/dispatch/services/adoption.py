@@ -41,7 +41,10 @@ def adopt(fence: WorkerFence, dead: Iterable[str], ttl_ms: int, slots: int) -> l
         worker_session_id=fence.session_id, expires_at__gt=now
     )
     found = list(db.skip_locked(rows.order_by("attempt_id"))[:BATCH])
-    runs = {run.pk: run for run in db.lock(Run.objects.filter(pk__in=[row.run_id for row in found]).order_by("pk"))}
+    runs = {
+        run.pk: run
+        for run in db.lock(Run.objects.filter(pk__in=[row.run_id for row in found]).order_by("pk"))
+    }
     attempts = {row.pk: row for row in RunAttempt.objects.filter(pk__in=[row.attempt_id for row in found])}
     adopted: list[tuple[Claimed, RunDispatchLease]] = []
     given_back: list[LeaseFence] = []

@@ -112,9 +112,7 @@ def fail_start(change: Change, now: datetime, code: str, worker_id: str) -> None
     to, failure = outcome(change.run, 1)
     if to == "failed":
         failure = Failure(START_FAILED, code)
-    change.move_attempt(
-        to, now, actor, failure=failure, callback_sequence=attempt.callback_sequence + 1
-    )
+    change.move_attempt(to, now, actor, failure=failure, callback_sequence=attempt.callback_sequence + 1)
     change.move_run(to, now, actor, failure=failure)
 
 
@@ -122,5 +120,7 @@ def lose(change: Change, now: datetime, code: str, actor: Actor, keys: tuple[str
     """Ends an attempt of which nothing more will be heard; its run is lost."""
     failure = Failure(code)
     payload = {"worker_id": change.attempt.worker_id} if change.attempt and change.attempt.worker_id else None
-    change.move_attempt("lost", now, actor, failure=failure, dedupe_key=keys[0] if keys else None, payload=payload)
+    change.move_attempt(
+        "lost", now, actor, failure=failure, dedupe_key=keys[0] if keys else None, payload=payload
+    )
     change.move_run("lost", now, actor, failure=failure, dedupe_key=keys[1] if keys else None)

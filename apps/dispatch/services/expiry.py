@@ -1,8 +1,7 @@
-"""Leases that ran out: decided from what is on record, never against a node that is up (runs.md §6.4, architecture.md §2)."""
+"""Leases that ran out: decided from the record, never against a node that is up (runs.md §6.4)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -14,6 +13,7 @@ from apps.dispatch import leases
 from apps.dispatch.errors import ExpiryTargetInconsistent
 from apps.dispatch.models import RunDispatchLease, Worker
 from apps.dispatch.services import completion
+from apps.dispatch.services.passes import not_before
 from apps.runs.machine import Change
 from apps.runs.models import ACTIVE_ATTEMPT, ENDED, Run, RunAttempt
 from apps.runs.services import places, writes
@@ -24,7 +24,9 @@ LEASE_EXPIRED = "REMOTE_RUN_LEASE_EXPIRED"
 ACTOR = Actor("reconciler", "lease-expiry")
 
 
-def list_expired(now: datetime, *, after: tuple[datetime, UUID] | None = None, limit: int = PAGE) -> list[RunDispatchLease]:
+def list_expired(
+    now: datetime, *, after: tuple[datetime, UUID] | None = None, limit: int = PAGE
+) -> list[RunDispatchLease]:
     """Leases that ran out, oldest first; `limit` is 1–64."""
     if not 1 <= limit <= 64:
         raise ValueError("limit is 1 to 64")
@@ -67,14 +69,18 @@ def expire(attempt_id: UUID) -> str:
     if attempt.worker_id not in (None, row.worker_id):
         raise ExpiryTargetInconsistent
     result = _decide(run, attempt)
-    if result in ("lost", "cancellation_pending") and _node_up(row.worker, now) and attempt.status != "claimed":
+    if (
+        result in ("lost", "cancellation_pending")
+        and _node_up(row.worker, now)
+        and attempt.status != "claimed"
+    ):
         wakeups.ring("runs")
         return "node_up"
     leases.release([fences.of_lease(row)], "lease_expired", now)
     if result == "lost":
         change = Change(run, attempt)
         key = f"run-lease-expiry:{attempt.pk}:{row.lease_generation}"
-        at = max(now, run.created_at, attempt.created_at, *filter(None, (run.started_at, attempt.started_at)))
+        at = not_before(run, attempt, now)
         completion.lose(change, at, LEASE_EXPIRED, ACTOR, (f"{key}:attempt", f"{key}:run"))
         writes.write_one(change, now)
         places.refill(tasks.values())
@@ -104,7 +110,7 @@ def end_unstarted(limit: int = 64) -> int:
 
 def _ended(run: Run, attempt: RunAttempt, now: datetime) -> Change:
     change = Change(run, attempt)
-    at = max(now, run.created_at, attempt.created_at)
+    at = not_before(run, attempt, now)
     change.move_attempt("cancelled", at, ACTOR, failure=completion.CANCELLED)
     to, failure = completion.outcome(run, 1)
     change.move_run(to, at, ACTOR, failure=failure)
@@ -125,7 +131,4 @@ def _decide(run: Run, attempt: RunAttempt) -> str:
 
 def _node_up(worker: Worker, now: datetime) -> bool:
     """Whether any session of the worker's node showed itself within two minutes."""
-    newest: Sequence[datetime] = Worker.objects.filter(node_id=worker.node_id).values_list(
-        "last_heartbeat_at", flat=True
-    ).order_by("-last_heartbeat_at")[:1]
-    return bool(newest) and newest[0] > now - NODE_LOST
+    return Worker.objects.filter(node_id=worker.node_id, last_heartbeat_at__gt=now - NODE_LOST).exists()

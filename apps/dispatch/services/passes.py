@@ -6,7 +6,7 @@ loop a quarter faster, and every state a script reaches is on disk before the se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -19,7 +19,7 @@ from apps.core.streams import Actor
 from apps.dispatch import candidates, leases
 from apps.dispatch.fence import LeaseFence, WorkerFence
 from apps.dispatch.models import CompletionReceiptJournal
-from apps.dispatch.services import completion, workers
+from apps.dispatch.services import completion, receipts, workers
 from apps.dispatch.services.completion import End
 from apps.runs import payloads
 from apps.runs.machine import Change
@@ -81,8 +81,11 @@ class News:
 
     def leases(self) -> list[LeaseFence]:
         """The fences of everything but what is only removed."""
-        news: Iterable[Any] = (*self.ended, *self.begun, *self.ready, *self.failed)
-        return [*(item.lease for item in news), *self.returned]
+        found = [item.lease for item in self.ended]
+        found += [item.lease for item in self.begun]
+        found += [item.lease for item in self.ready]
+        found += [item.lease for item in self.failed]
+        return found + self.returned
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,7 @@ def store(fence: WorkerFence, news: News, ttl_ms: int) -> Stored:
     work.write()
     if tasks and places.refill(tasks.values()):
         done.more = True
-    CompletionReceiptJournal.objects.filter(attempt_id__in=news.consumed).delete() if news.consumed else None
+    receipts.resolve(news.consumed)
     return done
 
 
@@ -191,7 +194,9 @@ class _Work:
             run, attempt = self.rows[item.lease.attempt_id]
             change = Change(run, attempt)
             if item.lost:
-                completion.lose(change, self._at(run, attempt), item.code, Actor("reconciler", self.fence.worker_id))
+                completion.lose(
+                    change, self._at(run, attempt), item.code, Actor("reconciler", self.fence.worker_id)
+                )
             else:
                 completion.fail_start(change, self._at(run, attempt), item.code, self.fence.worker_id)
             self._finish(item.lease, change)
@@ -255,7 +260,9 @@ class _Work:
         won = writes.write(self.changes, self.now)
         assert len(won) == sum(1 for change in self.changes if change.events)
         leases.complete(self.completed, self.now)
-        leases.release([lease for lease in self.news.returned if lease.attempt_id in self.held], "start_failed", self.now)
+        leases.release(
+            [lease for lease in self.news.returned if lease.attempt_id in self.held], "start_failed", self.now
+        )
         bulk.insert_rows(
             CompletionReceiptJournal,
             ["attempt_id", "run_id", "node_id", "state", "registered_at", "updated_at"],
@@ -269,17 +276,26 @@ class _Work:
         self.done.over.add(lease.attempt_id)
 
     def _mine(self, items: Sequence[Any]) -> list[Any]:
-        lease_of: Callable[[Any], LeaseFence] = lambda item: getattr(item, "lease", item)  # noqa: E731
-        return [item for item in items if lease_of(item).attempt_id in self.held]
+        return [item for item in items if getattr(item, "lease", item).attempt_id in self.held]
 
     def _at(self, run: Run, attempt: RunAttempt) -> datetime:
-        return max(self.now, run.created_at, attempt.created_at, *filter(None, (run.started_at, attempt.started_at)))
+        return not_before(run, attempt, self.now)
+
+
+def not_before(run: Run, attempt: RunAttempt, at: datetime) -> datetime:
+    """`at`, or the newest time already on record where the clock stepped back behind it."""
+    known = (run.created_at, attempt.created_at, run.started_at, attempt.started_at)
+    return max([at, *(time for time in known if time is not None)])
 
 
 def _returned(run: Run, attempt: RunAttempt, lease: LeaseFence, reason: str) -> Change:
     change = Change(run, attempt)
     if run.status == "dispatching":
-        payload = {"attempt_id": str(attempt.pk), "lease_generation": lease.lease_generation, "reason": reason}
+        payload = {
+            "attempt_id": str(attempt.pk),
+            "lease_generation": lease.lease_generation,
+            "reason": reason,
+        }
         key = f"run-dispatch:{attempt.pk}:{lease.lease_generation}:released"
         change.tell("run.dispatch_released", Actor("worker", lease.worker.worker_id), payload, key)
     return change

@@ -16,7 +16,7 @@ from apps.core import canonical, clock, db, ids, wakeups
 from apps.core.db import write_transaction
 from apps.dispatch import leases
 from apps.dispatch.errors import WorkerNotFound
-from apps.dispatch.fence import WorkerFence
+from apps.dispatch.fence import LeaseFence, WorkerFence
 from apps.dispatch.models import RunDispatchLease, Worker
 
 WORKER_TTL_MS = 20_000
@@ -67,7 +67,7 @@ def register(node_id: str, slot: int, slots: int, roles: Sequence[str]) -> Worke
 
 
 @write_transaction
-def heartbeat(fence: WorkerFence, available: int, held: Sequence[leases.LeaseFence], ttl_ms: int) -> Renewed | None:
+def heartbeat(fence: WorkerFence, available: int, held: Sequence[LeaseFence], ttl_ms: int) -> Renewed | None:
     """Extends the session and all its leases at once; None when the session was replaced.
 
     Also tells whether it is to drain, so that a drain reaches a session within one heartbeat.
@@ -82,7 +82,7 @@ def heartbeat(fence: WorkerFence, available: int, held: Sequence[leases.LeaseFen
 class Renewed:
     """What a heartbeat found: whether to drain, and the leases that still stand."""
 
-    def __init__(self, draining: bool, kept: dict[Any, leases.LeaseFence]) -> None:
+    def __init__(self, draining: bool, kept: dict[Any, LeaseFence]) -> None:
         self.draining = draining
         self.kept = kept
 
@@ -118,7 +118,12 @@ def leave(fence: WorkerFence) -> None:
 
 @write_transaction
 def set_draining(
-    draining: bool, *, worker_id: str | None = None, node_id: str | None = None, actor: tuple[str, str], origin: str
+    draining: bool,
+    *,
+    worker_id: str | None = None,
+    node_id: str | None = None,
+    actor: tuple[str, str],
+    origin: str,
 ) -> int:
     """Stops or resumes taking new runs on one worker or a whole node; scripts that run go on.
 

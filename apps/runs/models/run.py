@@ -69,8 +69,12 @@ class Run(models.Model):
     task = models.ForeignKey(Task, on_delete=models.PROTECT, related_name="runs", db_index=False)
     task_revision = models.CharField(max_length=128)
     task_name = models.CharField(max_length=255)
-    parent_run = models.ForeignKey("self", on_delete=models.PROTECT, null=True, related_name="+", db_index=False)
-    retry_of = models.ForeignKey("self", on_delete=models.PROTECT, null=True, related_name="+", db_index=False)
+    parent_run = models.ForeignKey(
+        "self", on_delete=models.PROTECT, null=True, related_name="+", db_index=False
+    )
+    retry_of = models.ForeignKey(
+        "self", on_delete=models.PROTECT, null=True, related_name="+", db_index=False
+    )
     trigger_id = models.UUIDField(null=True)
     trigger_type = models.CharField(max_length=64, choices=TriggerType)
     execution_origin = models.CharField(max_length=64, default="manual")
@@ -162,7 +166,8 @@ class Run(models.Model):
                 name="run_cancel_pair",
             ),
             models.CheckConstraint(
-                condition=Q(finished_at__isnull=True) | Q(status__in=sorted(ENDED)), name="run_finished_is_ended"
+                condition=Q(finished_at__isnull=True) | Q(status__in=sorted(ENDED)),
+                name="run_finished_is_ended",
             ),
             models.CheckConstraint(
                 condition=Q(owner_type__isnull=True, owner_id__isnull=True)

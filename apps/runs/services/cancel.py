@@ -47,7 +47,9 @@ def request_cancel(grant: Grant, run_id: UUID, *, reason: str = "user", note: st
     if len(note) > MAX_NOTE or ids.has_control(note) or not ids.is_utf8(note):
         raise InvalidInput.field("note", f"At most {MAX_NOTE} characters without control characters.")
     policy.confirm(grant)
-    task_id = Run.objects.filter(pk=run_id, project_id=grant.project_id).values_list("task_id", flat=True).first()
+    task_id = (
+        Run.objects.filter(pk=run_id, project_id=grant.project_id).values_list("task_id", flat=True).first()
+    )
     if task_id is None:
         raise RunNotFound
     tasks = places.lock_tasks([task_id])
@@ -89,7 +91,7 @@ def cancel_locked(runs: Sequence[Run], reason: str, now: datetime, actor: Actor,
     changes = [_cancel(run, latest[run.pk], reason, now, actor, note) for run in open_runs]
     if len(writes.write(changes, now)) != len(changes):
         # The worker moved one of them between our read and our write: read again.
-        fresh = [run for run in Run.objects.filter(pk__in=[c.run.pk for c in changes])]
+        fresh = list(Run.objects.filter(pk__in=[c.run.pk for c in changes]))
         again = [run for run in fresh if not run.ended and run.cancel_requested_at is None]
         latest = queries.latest_attempts([run.pk for run in again])
         for run in again:

@@ -59,7 +59,7 @@ def _waiting(task_ids: list[UUID]) -> list[UUID]:
     marks = ", ".join(["%s"] * len(task_ids))
     with connection.cursor() as cursor:
         cursor.execute(
-            f"SELECT DISTINCT task_id FROM runs WHERE task_id IN ({marks}) "  # noqa: S608
+            f"SELECT DISTINCT task_id FROM runs WHERE task_id IN ({marks}) "
             "AND status = 'queued' AND NOT holds_place",
             [field.get_db_prep_value(task_id, connection) for task_id in task_ids],
         )

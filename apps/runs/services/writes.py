@@ -70,7 +70,9 @@ def _write_attempts(changes: Sequence[Change]) -> None:
         if c.attempt is not None and c.attempt.status != c.attempt_status
     ]
     # The columns repeat the keys, which are compared with what was read before.
-    if len(bulk.update_rows(RunAttempt, ["id", "status", "callback_sequence"], _ATTEMPT, moved)) != len(moved):
+    if len(bulk.update_rows(RunAttempt, ["id", "status", "callback_sequence"], _ATTEMPT, moved)) != len(
+        moved
+    ):
         raise AttemptConflict
 
 

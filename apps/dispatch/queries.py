@@ -1,0 +1,89 @@
+"""Reads of dispatch: workers, why a run waits, claims whose offer may have been lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from django.db.models import F, Min, Q
+
+from apps.core import clock, pages
+from apps.core.errors import InvalidInput
+from apps.core.pages import Key, Page
+from apps.dispatch import fence as fences
+from apps.dispatch.fence import LeaseFence
+from apps.dispatch.models import RunDispatchLease, Worker
+from apps.runs.models import Run
+
+RECOVERABLE_MAX = 64
+
+
+@dataclass(frozen=True)
+class Recoverable:
+    """A claim that was committed and whose attempt has not started: it may be offered again as it was."""
+
+    run_id: UUID
+    attempt_id: UUID
+    lease: LeaseFence
+
+
+def waiting_for(runs: Sequence[Run]) -> dict[UUID, str]:
+    """Why each queued run waits: `place`, `worker` or `priority`; one query, none where nothing is queued."""
+    queued = [run for run in runs if run.status == "queued"]
+    if not queued:
+        return {}
+    free = any(
+        worker.available_slots > 0
+        for worker in Worker.objects.filter(status="online", lease_expires_at__gt=clock.now())
+    )
+    return {run.pk: "place" if not run.holds_place else "priority" if free else "worker" for run in queued}
+
+
+def page_workers(*, limit: int = pages.DEFAULT_LIMIT, cursor: str | None = None) -> Page[Worker]:
+    """All workers, by id."""
+    return pages.paginate(
+        Worker.objects.all(), [Key("id")], kind="workers", scope={}, limit=limit, cursor=cursor
+    )
+
+
+def is_alive(worker: Worker, now: datetime) -> bool:
+    """Whether a session of the worker shows itself."""
+    return worker.status != "offline" and worker.lease_expires_at > now
+
+
+def recoverable(
+    now: datetime, *, after: tuple[datetime, UUID] | None = None, limit: int = RECOVERABLE_MAX
+) -> list[Recoverable]:
+    """Live claims of living sessions whose attempts have not started (runs.md §6.3); internal: holds raw tokens."""
+    if not 1 <= limit <= RECOVERABLE_MAX:
+        raise InvalidInput.field("limit", f"A whole number from 1 to {RECOVERABLE_MAX}.")
+    rows = RunDispatchLease.objects.filter(
+        status="leased",
+        expires_at__gt=now,
+        attempt__status="claimed",
+        attempt__run_id=F("run_id"),
+        run__execution_owner="runtime",
+        run__status="dispatching",
+        run__cancel_requested_at__isnull=True,
+        run__queued_at__isnull=False,
+        worker__session_id=F("worker_session_id"),
+        worker__generation=F("worker_generation"),
+        worker__status__in=["online", "draining"],
+        worker__lease_expires_at__gt=now,
+    )
+    if after is not None:
+        rows = rows.filter(Q(expires_at__gt=after[0]) | Q(expires_at=after[0], attempt_id__gt=after[1]))
+    return [
+        Recoverable(row.run_id, row.attempt_id, fences.of_lease(row))
+        for row in rows.order_by("expires_at", "attempt_id")[:limit]
+    ]
+
+
+def oldest_undispatched() -> timedelta | None:
+    """How long the oldest run that could be carried has been waiting; None where none waits."""
+    oldest = Run.objects.filter(
+        status="queued", execution_owner="runtime", holds_place=True, cancel_requested_at__isnull=True
+    ).aggregate(oldest=Min("queued_at"))["oldest"]
+    return clock.now() - oldest if oldest else None

@@ -1,0 +1,161 @@
+"""How runs look from outside (api.md, "Run")."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from rest_framework import serializers
+
+from apps.access.endpoints import ActorSerializer, MomentField, ReferenceSerializer, StrictSerializer
+from apps.runs.models import CancelReason, Run, RunAttempt, RunEvent, RunStatus, Skip, SkipReason, TriggerType
+from apps.runs.services.start import PRIORITY_BOUND
+
+
+class RunSerializer(StrictSerializer):
+    """One start of a task. `waiting_for` says why a queued run waits: place, worker, labels or priority."""
+
+    id = serializers.UUIDField()
+    project = ReferenceSerializer()
+    task = ReferenceSerializer()
+    task_name = serializers.CharField()
+    task_revision = serializers.CharField()
+    status = serializers.ChoiceField(choices=RunStatus.values)
+    version = serializers.IntegerField()
+    priority = serializers.IntegerField()
+    trigger_type = serializers.ChoiceField(choices=TriggerType.values)
+    trigger = serializers.UUIDField(allow_null=True)
+    triggered_by = ActorSerializer()
+    parent_run = serializers.UUIDField(allow_null=True)
+    retry_of = serializers.UUIDField(allow_null=True)
+    idempotency_key = serializers.CharField(allow_null=True)
+    scheduled_for = MomentField(allow_null=True)
+    created_at = MomentField()
+    queued_at = MomentField(allow_null=True)
+    started_at = MomentField(allow_null=True)
+    finished_at = MomentField(allow_null=True)
+    cancel_requested_at = MomentField(allow_null=True)
+    cancel_reason = serializers.ChoiceField(choices=CancelReason.values, allow_null=True)
+    exit_code = serializers.IntegerField(allow_null=True)
+    error_code = serializers.CharField(allow_null=True)
+    error_summary = serializers.CharField(allow_null=True)
+    attempt_count = serializers.IntegerField()
+    waiting_for = serializers.CharField(allow_null=True)
+
+
+_PLAIN = (
+    "id", "task_name", "task_revision", "status", "version", "priority", "trigger_type", "scheduled_for",
+    "created_at", "queued_at", "started_at", "finished_at", "cancel_requested_at", "cancel_reason", "error_code",
+    "error_summary",
+)  # fmt: skip
+
+
+class AttemptSerializer(StrictSerializer):
+    """One try of a run."""
+
+    id = serializers.UUIDField()
+    attempt = serializers.IntegerField()
+    status = serializers.CharField()
+    executor = serializers.CharField(source="executor_type")
+    worker = serializers.CharField(source="worker_id", allow_null=True)
+    pid = serializers.IntegerField(allow_null=True)
+    log_artifact_id = serializers.CharField(allow_null=True)
+    deadline_at = MomentField(allow_null=True)
+    created_at = MomentField()
+    started_at = MomentField(allow_null=True)
+    finished_at = MomentField(allow_null=True)
+    exit_code = serializers.IntegerField(allow_null=True)
+    error_code = serializers.CharField(allow_null=True)
+    error_summary = serializers.CharField(allow_null=True)
+
+
+class AttemptListSerializer(StrictSerializer):
+    """All attempts of a run, first to last."""
+
+    items = AttemptSerializer(many=True)
+
+
+class EventSerializer(StrictSerializer):
+    """One thing that happened to a run."""
+
+    id = serializers.UUIDField()
+    sequence = serializers.IntegerField()
+    type = serializers.CharField()
+    actor = ActorSerializer()
+    attempt = serializers.UUIDField(source="attempt_id", allow_null=True)
+    payload = serializers.DictField()
+    created_at = MomentField()
+
+
+class EventListSerializer(StrictSerializer):
+    """Events in order; `next_after` continues, null at the present end."""
+
+    items = EventSerializer(many=True)
+    next_after = serializers.IntegerField(allow_null=True)
+
+
+class SkipSerializer(StrictSerializer):
+    """A start that did not happen, and why."""
+
+    id = serializers.UUIDField()
+    project = ReferenceSerializer()
+    task = ReferenceSerializer()
+    reason = serializers.ChoiceField(choices=SkipReason.values)
+    trigger_type = serializers.CharField()
+    trigger = serializers.UUIDField(source="trigger_id", allow_null=True)
+    triggered_by = ActorSerializer()
+    scheduled_for = MomentField(allow_null=True)
+    blocking_run = serializers.UUIDField(source="blocking_run_id", allow_null=True)
+    created_at = MomentField()
+
+
+class StartSerializer(StrictSerializer):
+    """What a run is given: `input` for QINGLONG_INPUT, `args` appended to the task's own."""
+
+    input = serializers.DictField(required=False, allow_null=True)
+    args = serializers.ListField(
+        child=serializers.CharField(allow_blank=True, trim_whitespace=False), required=False, max_length=256
+    )
+    priority = serializers.IntegerField(
+        required=False, allow_null=True, min_value=-PRIORITY_BOUND, max_value=PRIORITY_BOUND
+    )
+
+
+class StopSerializer(StrictSerializer):
+    """Why somebody stops a run."""
+
+    note = serializers.CharField(required=False, allow_blank=True, max_length=200, trim_whitespace=False)
+
+
+def represent(run: Run, attempts: Mapping[UUID, RunAttempt], waiting_for: str | None) -> dict[str, Any]:
+    """A run as the API shows it."""
+    attempt = attempts.get(run.pk)
+    key = run.idempotency_key
+    document: dict[str, Any] = {
+        **{name: getattr(run, name) for name in _PLAIN},
+        "project": {"id": run.project_id, "slug": run.project.slug},
+        "task": {"id": str(run.task_id), "slug": run.task.slug},
+        "trigger": run.trigger_id,
+        "triggered_by": {"type": run.triggered_by_type, "id": run.triggered_by_id},
+        "parent_run": run.parent_run_id,
+        "retry_of": run.retry_of_id,
+        # Callers see the key as they sent it; the panel's and the triggers' own keys are theirs.
+        "idempotency_key": key.removeprefix("api:") if key and key.startswith("api:") else None,
+        "exit_code": attempt.exit_code if attempt else None,
+        "attempt_count": attempt.attempt if attempt else 0,
+        "waiting_for": waiting_for,
+    }
+    return dict(RunSerializer(document).data)
+
+
+def represent_event(event: RunEvent) -> dict[str, Any]:
+    """An event as the API shows it."""
+    event.actor = {"type": event.actor_type, "id": event.actor_id or ""}  # type: ignore[attr-defined]
+    return dict(EventSerializer(event).data)
+
+
+def represent_skip(skip: Skip) -> dict[str, Any]:
+    """A skip as the API shows it."""
+    skip.triggered_by = {"type": skip.triggered_by_type, "id": skip.triggered_by_id}  # type: ignore[attr-defined]
+    return dict(SkipSerializer(skip).data)

@@ -1,0 +1,16 @@
+"""Routes of runs."""
+
+from django.urls import path
+
+from apps.runs.api import views
+
+urlpatterns = [
+    path("projects/<str:p>/runs", views.Runs.as_view()),
+    path("projects/<str:p>/skips", views.Skips.as_view()),
+    path("projects/<str:p>/tasks/<str:t>/runs", views.StartRun.as_view()),
+    path("runs/<str:id>", views.OneRun.as_view()),
+    path("runs/<str:id>/attempts", views.Attempts.as_view()),
+    path("runs/<str:id>/events", views.Events.as_view()),
+    path("runs/<str:id>/stop", views.StopRun.as_view()),
+    path("runs/<str:id>/retry", views.RetryRun.as_view()),
+]

@@ -1,0 +1,245 @@
+"""Views over runs: lists, one run, its attempts and events, start, stop, retry, skips."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.utils.dateparse import parse_datetime
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from apps.access.endpoints import (
+    IDEMPOTENCY_KEY,
+    PAGE_PARAMETERS,
+    ProjectEndpoint,
+    etag,
+    idempotency_key,
+    page_of,
+    page_response,
+    paged,
+    read_body,
+)
+from apps.core import ids, pages
+from apps.core.errors import InvalidInput, NotFound
+from apps.dispatch import queries as dispatch
+from apps.runs import queries, services
+from apps.runs.api.serializers import (
+    AttemptListSerializer,
+    AttemptSerializer,
+    EventListSerializer,
+    RunSerializer,
+    SkipSerializer,
+    StartSerializer,
+    StopSerializer,
+    represent,
+    represent_event,
+    represent_skip,
+)
+from apps.runs.errors import ConcurrencySkipped, RunEnded
+from apps.runs.models import Run
+from apps.runs.queries import RunFilter
+from apps.runs.services import Skipped, Started
+from apps.tasks import queries as tasks
+
+_SPAN = [
+    OpenApiParameter("since", datetime, description="RFC 3339, included."),
+    OpenApiParameter("until", datetime, description="RFC 3339, not included."),
+]
+_TASK = OpenApiParameter("task", str, description="Task: id or short name.")
+
+
+class RunEndpoint(ProjectEndpoint):
+    """A view of one run; its project follows from it."""
+
+    def locate_project(self, **kwargs: Any) -> str:
+        run_id = ids.parse_uuid(kwargs["id"])
+        project_id = queries.project_of(run_id) if run_id else None
+        if run_id is None or project_id is None:
+            raise NotFound
+        self.run_id = run_id
+        return project_id
+
+
+class Runs(ProjectEndpoint):
+    permissions = {"GET": "run.read"}
+
+    @extend_schema(
+        summary="List runs, newest first",
+        parameters=[
+            *PAGE_PARAMETERS,
+            _TASK,
+            OpenApiParameter("status", str, description="One status, or several with commas."),
+            OpenApiParameter("trigger_type", str),
+            *_SPAN,
+        ],
+        responses=paged(RunSerializer),
+    )
+    def get(self, request: Request, p: str) -> Response:
+        query = request.query_params
+        statuses = tuple(item for item in query.get("status", "").split(",") if item)
+        chosen = RunFilter(
+            task_id=_task_filter(self.project_id, request),
+            statuses=statuses,
+            trigger_type=query.get("trigger_type") or None,
+            since=_moment(request, "since"),
+            until=_moment(request, "until"),
+        )
+        page = queries.page(self.project_id, chosen, **page_of(request))
+        return Response({"items": show(page.items), "next_cursor": page.next_cursor})
+
+
+class StartRun(ProjectEndpoint):
+    permissions = {"POST": "run.start"}
+
+    @extend_schema(
+        summary="Start a task",
+        parameters=[IDEMPOTENCY_KEY],
+        request=StartSerializer,
+        responses={200: RunSerializer, 201: RunSerializer},
+    )
+    def post(self, request: Request, p: str, t: str) -> Response:
+        values = read_body(StartSerializer, request.data)
+        task = tasks.find(self.project_id, t)
+        result = services.start_run(
+            self.grant,
+            task.pk,
+            trigger_type="api",
+            input=values.get("input"),
+            args=values.get("args", ()),
+            priority=values.get("priority"),
+            idempotency_key=_key(request),
+        )
+        return _started(result)
+
+
+class OneRun(RunEndpoint):
+    permissions = {"GET": "run.read"}
+
+    @extend_schema(summary="Read a run", responses=RunSerializer)
+    def get(self, request: Request, id: str) -> Response:
+        run = queries.get(self.run_id)
+        return etag(Response(show([run])[0]), run.version)
+
+
+class Attempts(RunEndpoint):
+    permissions = {"GET": "run.read"}
+
+    @extend_schema(summary="List the attempts of a run", responses=AttemptListSerializer)
+    def get(self, request: Request, id: str) -> Response:
+        items = AttemptSerializer(queries.attempts(self.run_id), many=True).data
+        return Response({"items": items})
+
+
+class Events(RunEndpoint):
+    permissions = {"GET": "run.read"}
+
+    @extend_schema(
+        summary="Read what happened to a run, in order",
+        parameters=[
+            OpenApiParameter("after", int, description="Sequence to continue behind; 0 without."),
+            OpenApiParameter("limit", int, description="1 to 500; 100 without."),
+        ],
+        responses=EventListSerializer,
+    )
+    def get(self, request: Request, id: str) -> Response:
+        limit = pages.read_limit(
+            request.query_params.get("limit"), default=queries.DEFAULT_EVENTS, largest=queries.MAX_EVENTS
+        )
+        after = request.query_params.get("after", "0")
+        if not after.isascii() or not after.isdigit() or len(after) > 9:
+            raise InvalidInput.field("after", "A whole number, 0 or more.")
+        found = queries.events(self.run_id, after=int(after), limit=limit)
+        next_after = found[-1].sequence if len(found) == limit else None
+        return Response({"items": [represent_event(event) for event in found], "next_after": next_after})
+
+
+class StopRun(RunEndpoint):
+    permissions = {"POST": "run.stop"}
+
+    @extend_schema(
+        summary="Ask for a run to be stopped",
+        request=StopSerializer,
+        responses={200: RunSerializer, 202: RunSerializer},
+    )
+    def post(self, request: Request, id: str) -> Response:
+        values = read_body(StopSerializer, request.data or {})
+        result = services.request_cancel(self.grant, self.run_id, note=values.get("note", ""))
+        if result.outcome == "already_terminal":
+            raise RunEnded
+        run = queries.get(self.run_id)
+        return Response(show([run])[0], status=202 if result.outcome == "accepted" else 200)
+
+
+class RetryRun(RunEndpoint):
+    permissions = {"POST": "run.retry"}
+
+    @extend_schema(
+        summary="Start the task of a run again, with its input",
+        parameters=[IDEMPOTENCY_KEY],
+        request=None,
+        responses={200: RunSerializer, 201: RunSerializer},
+    )
+    def post(self, request: Request, id: str) -> Response:
+        if request.data not in ({}, None):
+            raise InvalidInput("A retry takes no body.")
+        return _started(services.retry_run(self.grant, self.run_id, idempotency_key=_key(request)))
+
+
+class Skips(ProjectEndpoint):
+    permissions = {"GET": "run.read"}
+
+    @extend_schema(
+        summary="List starts that did not happen",
+        parameters=[*PAGE_PARAMETERS, _TASK, *_SPAN],
+        responses=paged(SkipSerializer),
+    )
+    def get(self, request: Request, p: str) -> Response:
+        page = queries.skips(
+            self.project_id,
+            task_id=_task_filter(self.project_id, request),
+            since=_moment(request, "since"),
+            until=_moment(request, "until"),
+            **page_of(request),
+        )
+        return page_response(page, represent_skip)
+
+
+def show(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Runs as the API shows them, with a constant number of queries."""
+    attempts = queries.latest_attempts([run.pk for run in runs])
+    waiting = dispatch.waiting_for(runs)
+    return [represent(run, attempts, waiting.get(run.pk)) for run in runs]
+
+
+def _started(result: Started | Skipped) -> Response:
+    if isinstance(result, Skipped):
+        raise ConcurrencySkipped(skip=str(result.skip.pk))
+    run = queries.get(result.run.pk)
+    return etag(Response(show([run])[0], status=200 if result.replayed else 201), run.version)
+
+
+def _key(request: Request) -> str | None:
+    return idempotency_key(request) if "Idempotency-Key" in request.headers else None
+
+
+def _task_filter(project_id: str, request: Request) -> UUID | None:
+    reference = request.query_params.get("task")
+    return tasks.find(project_id, reference).pk if reference else None
+
+
+def _moment(request: Request, name: str) -> datetime | None:
+    text = request.query_params.get(name)
+    if not text:
+        return None
+    try:
+        # A plus sign in a query string arrives as a space.
+        value = parse_datetime(text.replace(" ", "+"))
+    except ValueError:
+        value = None
+    if value is None or value.tzinfo is None:
+        raise InvalidInput.field(name, "A time like 2026-11-29T18:05:03Z.")
+    return value
