@@ -8,6 +8,7 @@ import sys
 
 def main() -> None:
     """Runs a management command; exits 78 (as sysexits.h names it) when the configuration is wrong."""
+    os.umask(0o077)  # database, logs and keys are for nobody else; the launcher gives scripts the usual one
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "qinglong.settings")
     from django.core.management import execute_from_command_line
 

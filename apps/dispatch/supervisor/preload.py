@@ -22,7 +22,6 @@ from django.db import connections
 from django.utils import translation
 
 from apps.core import clock, control, wakeups
-from apps.core.jobs import CONTROL
 from apps.dispatch.supervisor import cluster, process, web
 
 _MODULES = ("apps.dispatch.session", "apps.access.backends", "apps.access.authentication", "unfold.sites")

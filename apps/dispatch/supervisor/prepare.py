@@ -58,13 +58,14 @@ def lock() -> node.Lock:
         raise ConfigurationError(error.code, f"The folder {settings.NODE_DIR} cannot be used.") from error
 
 
-def migrate() -> int:
-    """Run in a child: checks the database, migrates, makes the keys; returns the exit code."""
+def migrate(announce: Callable[[], None]) -> int:
+    """Run in a child: checks the database, migrates, makes the keys, announces; returns the exit code."""
     try:
         _reach_database()
         call_command("migrate", interactive=False, verbosity=0)
         _ensure_keyring()
         control.enrol(clock.now())
+        announce()
     except ConfigurationError as error:
         return _refuse(error.code, str(error), REFUSED)
     except DomainError as error:

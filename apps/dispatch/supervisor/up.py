@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
+from functools import partial
 
 from django.conf import settings
 from django.utils.translation import gettext as _
 
 from apps.core import logs, wakeups
 from apps.dispatch import scheduler
-from apps.dispatch.supervisor import cluster, launcher, prepare, web
+from apps.dispatch.supervisor import cluster, launcher, prepare, setup_link, web
 from apps.dispatch.supervisor.preload import preload, share
 from apps.dispatch.supervisor.tree import Part, Tree
+
+RUNS = "runs"
+LAUNCHER_WAIT_S = 10.0
 
 
 def run(host: str, port: int, workers: int, slots: int) -> int:
@@ -25,19 +28,19 @@ def run(host: str, port: int, workers: int, slots: int) -> int:
     prepare.check_home()
     held = prepare.lock()
     settings.SLOTS = slots
-    if code := prepare.in_child(prepare.migrate):
+    address = _address(host, listener.getsockname()[1])
+    if code := prepare.in_child(lambda: prepare.migrate(lambda: _announce(address))):
         return code
     logs.speak_as("up")
-    _announce(host, listener.getsockname()[1])
     preload()
     share()
     try:
-        return _tree(listener, workers).serve()
+        return _tree(listener, address, workers).serve()
     finally:
         held.release()
 
 
-def _tree(listener: socket.socket, workers: int) -> Tree:
+def _tree(listener: socket.socket, address: str, workers: int) -> Tree:
     requests, wishes = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     def serve_web() -> int:
@@ -45,32 +48,35 @@ def _tree(listener: socket.socket, workers: int) -> Tree:
 
     def serve_scheduler() -> int:
         listener.close()
+        scheduler.register("setup", setup_link.keeper(address), setup_link.EVERY_S)
         return scheduler.run(wishes)
-
-    def serve_cluster(name: str) -> int:
-        listener.close()
-        return cluster.run(name, workers if name == "runs" else None)
 
     def serve_launcher() -> int:
         launcher.end_old()
         launcher.start()
 
-    clusters = [
-        Part(known.name, lambda name=known.name: serve_cluster(name))  # type: ignore[misc]
-        for known in wakeups.clusters()
-        if not known.optional
-    ]
+    def serve_cluster(name: str) -> int:
+        listener.close()
+        # Sessions start scripts, so what starts them must be there first.
+        if name == RUNS and not launcher.wait_ready(LAUNCHER_WAIT_S):
+            return 1
+        return cluster.run(name, workers if name == RUNS else None)
+
+    names = [known.name for known in wakeups.clusters() if not known.optional]
     parts = [
         Part("launcher", serve_launcher, apart=True),
         Part("web", serve_web),
-        *clusters,
+        *(Part(name, partial(serve_cluster, name)) for name in names),
         Part("scheduler", serve_scheduler),
     ]
     return Tree(parts, requests)
 
 
-def _announce(host: str, port: int) -> None:
-    shown = f"[{host}]" if ":" in host else host
-    address = settings.BASE_URL or f"http://{shown}:{port}"
-    print(_("QingLong is at %(address)s/") % {"address": address})
-    sys.stdout.flush()
+def _announce(address: str) -> None:
+    print(_("QingLong is at %(address)s/") % {"address": address}, flush=True)
+    setup_link.show(address)
+
+
+def _address(host: str, port: int) -> str:
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
+    return settings.BASE_URL or f"http://{shown}:{port}"
