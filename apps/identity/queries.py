@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.db import DatabaseError
+from django.db.models import OuterRef, Subquery
 from django.utils.translation import gettext_lazy as _
 
 from apps.core import ids
@@ -53,16 +54,17 @@ def resolve_authentication_subject(provider: str, provider_subject: str) -> Subj
     Raises InvalidInput before any query, and DirectoryUnavailable for corrupt or unreachable rows.
     """
     check_provider(provider, provider_subject)
+    # Not a join: that would be an inner one, and a binding without its subject would look like no binding.
+    person = IdentitySubject.objects.filter(pk=OuterRef("subject_id"))
+    columns = {f"person_{name}": Subquery(person.values(name)) for name in ("type", "id", "status", "version")}
     try:
         row = (
             IdentityAuthenticationBinding.objects.filter(provider=provider, provider_subject=provider_subject)
+            .annotate(**columns)
             .order_by("-version")
-            .values_list(
-                "state", "version", "subject_id",
-                "subject__type", "subject__id", "subject__status", "subject__version",
-            )
+            .values_list("state", "version", "subject_id", *columns)
             .first()
-        )  # fmt: skip
+        )
     except DatabaseError as error:
         raise DirectoryUnavailable from error
     if row is None:

@@ -1,0 +1,174 @@
+"""Every API route declares what it needs, and refuses whoever lacks it; new routes are in by being mounted."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from django.urls import URLPattern, URLResolver, get_resolver
+
+from apps.access.endpoints import ADMINISTRATOR, SIGNED_IN, TOKEN_MANAGE, Endpoint, ProjectEndpoint
+from apps.access.models import ApiToken
+from apps.core import clock
+from apps.projects import permissions
+from tests.people import Api, account, api, member, project, token
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+VALUES = {"p": "default", "uuid": str(uuid.UUID(int=0x0190_0000_0000_7000_8000_0000_0000_0001)), "int": "1"}
+
+
+@dataclass(frozen=True)
+class Route:
+    path: str
+    view: type[Any]
+    where: str
+
+    def url(self, p: str = "default") -> str:
+        def value(found: re.Match[str]) -> str:
+            kind, name = found[1] or "str", found[2]
+            return p if name == "p" else VALUES.get(kind, "none-such")
+
+        return re.sub(r"<(?:(\w+):)?(\w+)>", value, self.path)
+
+    def methods(self) -> list[str]:
+        return [name for name in METHODS if hasattr(self.view, name.lower().replace("head", "get"))]
+
+    def needs(self, method: str) -> str:
+        return str(self.view.permissions.get("GET" if method == "HEAD" else method, ""))
+
+
+def walk(patterns: list[Any], prefix: str = "") -> Iterator[Route]:
+    for pattern in patterns:
+        path = prefix + str(pattern.pattern)
+        if isinstance(pattern, URLResolver):
+            yield from walk(pattern.url_patterns, path)
+        elif isinstance(pattern, URLPattern) and path.startswith("api/v3/"):
+            callback = pattern.callback
+            view = getattr(callback, "cls", getattr(callback, "view_class", callback))
+            yield Route(path.removeprefix("api/v3/"), view, pattern.lookup_str)
+
+
+ROUTES = list(walk(get_resolver().url_patterns))
+CALLS = [(route, method) for route in ROUTES for method in route.methods()] if ROUTES else []
+IN_PROJECT = [(route, method) for route, method in CALLS if issubclass(route.view, ProjectEndpoint)]
+
+
+def name(value: object) -> str:
+    return value.path if isinstance(value, Route) else str(value)
+
+
+every_call = pytest.mark.parametrize(("route", "method"), CALLS, ids=name)
+every_project_call = pytest.mark.parametrize(("route", "method"), IN_PROJECT, ids=name)
+
+
+def body(method: str) -> dict[str, Any] | None:
+    return None if method in ("GET", "HEAD") else {}
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=name)
+def test_every_view_is_an_endpoint_that_declares_what_it_needs(route: Route) -> None:
+    assert isinstance(route.view, type) and issubclass(route.view, Endpoint), route.where
+    own = {
+        method.upper() for method in ("get", "post", "put", "patch", "delete") if hasattr(route.view, method)
+    }
+    assert own == set(route.view.permissions), "each method is declared, and nothing else is"
+    for needed in route.view.permissions.values():
+        assert needed in (SIGNED_IN, ADMINISTRATOR, TOKEN_MANAGE) or permissions.find(needed)
+    if "<str:p>" in route.path:
+        assert issubclass(route.view, ProjectEndpoint)
+
+
+@every_call
+@pytest.mark.django_db
+def test_nobody_gets_in(route: Route, method: str) -> None:
+    stale = token(member("owner"), expires_at=clock.from_ms(clock.now_ms() + 60_000))
+    then = clock.now_ms() + 60_000
+    with clock.fixed(lambda: then):
+        for caller in (Api(), Api("ql3t_" + "x" * 43), Api("nonsense"), Api(stale)):
+            answer = caller(method, route.url(), body(method))
+            assert answer.status_code == 401
+            assert answer["WWW-Authenticate"] == "Bearer"
+            assert answer["Content-Type"] == "application/problem+json"
+
+
+@every_call
+@pytest.mark.django_db
+def test_a_revoked_token_gets_nowhere(route: Route, method: str) -> None:
+    caller = api(member("owner"))
+    ApiToken.objects.update(revoked_at=clock.now())
+    assert caller(method, route.url(), body(method)).status_code == 401
+
+
+@every_call
+@pytest.mark.django_db
+def test_a_viewer_reads_and_nothing_else(route: Route, method: str) -> None:
+    answer = api(member("viewer"))(method, route.url(), body(method))
+    needed = route.needs(method)
+    if needed == ADMINISTRATOR:
+        assert answer.status_code == 403
+    elif needed in permissions.PERMISSIONS and "viewer" not in permissions.PERMISSIONS[needed].roles:
+        assert answer.status_code in (403, 404)
+    assert answer.status_code < 500
+
+
+@every_call
+@pytest.mark.django_db
+def test_a_read_only_token_of_an_owner_only_reads(route: Route, method: str) -> None:
+    reads = [right.name for right in permissions.PERMISSIONS.values() if right.read]
+    answer = api(member("owner", administrator=True), *reads)(method, route.url(), body(method))
+    if route.needs(method) not in (*reads, SIGNED_IN):
+        assert answer.status_code in (403, 404)
+
+
+@every_call
+@pytest.mark.django_db
+def test_a_star_token_leaves_out_what_must_be_named(route: Route, method: str) -> None:
+    needed = route.needs(method)
+    answer = api(member("owner", administrator=True), "*")(method, route.url(), body(method))
+    named = (TOKEN_MANAGE, "policy.manage", "secret.manage")
+    if needed in named or needed.startswith("approval."):
+        assert answer.status_code in (403, 404)
+
+
+@every_project_call
+@pytest.mark.django_db
+def test_another_projects_owner_cannot_tell_it_from_nothing(route: Route, method: str) -> None:
+    member("owner", "host")
+    stranger = account("stranger", administrator=True)
+    other = project(stranger)
+    answers = [
+        caller(method, route.url(p), body(method))
+        for caller in (api(stranger), Api(token(stranger, project_id=other)))
+        for p in ("default", "none-such")
+    ]
+    for answer in answers:
+        assert answer.status_code == 404
+        assert answer.content == answers[0].content
+        assert sorted(answer.items()) == sorted(answers[0].items())
+
+
+@every_project_call
+@pytest.mark.django_db
+def test_a_token_of_one_project_is_nobody_in_another(route: Route, method: str) -> None:
+    owner = member("owner")
+    other = project(owner)
+    answer = Api(token(owner, project_id=other))(method, route.url(), body(method))
+    assert answer.status_code == 404
+
+
+@every_call
+@pytest.mark.django_db
+def test_a_method_nobody_wrote_is_refused(route: Route, method: str) -> None:
+    caller = api(member("owner", administrator=True))
+    missing = next((verb for verb in ("TRACE", "PUT", "DELETE") if verb not in route.methods()), "TRACE")
+    answer = caller(missing, route.url(), None)
+    assert answer.status_code == 405
+    assert answer.json()["code"] == "method_not_allowed"
+
+
+def test_routes_exist() -> None:
+    assert {"me", "tokens", "projects/<str:p>/audit"} <= {route.path for route in ROUTES}
