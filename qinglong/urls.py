@@ -8,6 +8,7 @@ from django.urls import URLPattern, URLResolver, include, path
 API = "api/v3/"
 
 urlpatterns: list[URLPattern | URLResolver] = [
+    path("", include("apps.core.health_urls")),
     path(API, include("apps.access.api")),
     path(API, include("apps.projects.api")),
     path(API, include("apps.audit.api")),
@@ -16,6 +17,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path(API, include("apps.triggers.api")),
     path(API, include("apps.dispatch.api")),
     path(API, include("apps.runs.api.urls")),
+    path("", include("apps.panel.urls")),
 ]
 
 handler400 = "apps.core.problems.bad_request"

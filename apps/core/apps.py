@@ -9,5 +9,5 @@ class CoreConfig(AppConfig):
     label = "core"
 
     def ready(self) -> None:
-        """Lets every app's `jobs` register its clusters and control jobs, in every process alike."""
-        autodiscover_modules("jobs")
+        """Lets every app's `jobs` and `health` register what they have, in every process alike."""
+        autodiscover_modules("jobs", "health")

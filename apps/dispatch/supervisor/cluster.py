@@ -57,7 +57,7 @@ class Guard(stock.Sentinel):  # type: ignore[misc]
 
     def spawn_process(self, target: Callable[..., None], *args: Any) -> Any:
         """One part; unlike the stock one it ends with its parent and has a name."""
-        part = _fork.Process(target=_part, args=(os.getpid(), target, args), daemon=True)
+        part: Any = _fork.Process(target=_part, args=(os.getpid(), target, args), daemon=True)
         if target is worker:
             part.timer = args[2]
             self.pool.append(part)
@@ -86,7 +86,11 @@ class Guard(stock.Sentinel):  # type: ignore[misc]
 
     def _wait(self) -> bool:
         parts = [part.sentinel for part in (*self.pool, self.monitor, self.pusher)]
-        return self._stopping in connection.wait([self._stopping, *parts], GUARD_S)
+        ready = connection.wait([self._stopping, *parts], GUARD_S)
+        if ready and self._stopping not in ready:
+            # A signal to the whole group ends the parts too, and their ends may be seen before our own signal.
+            ready = connection.wait([self._stopping], 0.1)
+        return self._stopping in ready
 
     def _tend(self, part: Any, passed: float) -> None:
         lock = part.timer.get_lock()
@@ -115,7 +119,8 @@ def select(name: str, workers: int | None = None) -> None:
     process needs them chosen after the fork.
     """
     if name != Conf.CLUSTER_NAME:
-        chosen = settings.Q_CLUSTER["ALT_CLUSTERS"][name]
+        known: Any = settings.Q_CLUSTER["ALT_CLUSTERS"]
+        chosen = known[name]
         Conf.CLUSTER_NAME = name
         Conf.WORKERS = chosen["workers"]
         Conf.QUEUE_LIMIT = chosen["queue_limit"]

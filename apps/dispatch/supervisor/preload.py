@@ -87,10 +87,14 @@ def _request(path: str) -> None:
     }
     # Whatever a page has to complain about is for the first real visitor, not for the start.
     with contextlib.suppress(Exception):
-        response = application(environ, lambda *_: None)
+        response = application(environ, _ignore)
         try:
             b"".join(response)
         finally:
             close = getattr(response, "close", None)
             if close is not None:
                 close()
+
+
+def _ignore(_status: str, _headers: object, _error: object = None) -> Any:
+    return None

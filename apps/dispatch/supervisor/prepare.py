@@ -21,6 +21,7 @@ from apps.core.errors import DomainError
 from qinglong.environment import ConfigurationError, private_folder
 
 FREE_BYTES_MIN = 64 * 1024 * 1024
+OLDEST_POSTGRESQL = 140_000
 REFUSED = 78
 FAILED = 1
 # How long the processes of an `up` that was killed may take to end.
@@ -104,7 +105,7 @@ def _reach_database() -> None:
         raise ConfigurationError(
             "database_unreachable", f"The database cannot be reached; check DATABASE_URL. {_line(error)}"
         ) from error
-    if connection.vendor == "postgresql" and connection.pg_version < 140000:
+    if connection.vendor == "postgresql" and getattr(connection, "pg_version", 0) < OLDEST_POSTGRESQL:
         raise ConfigurationError("database_too_old", "QingLong needs PostgreSQL 14 or newer.")
 
 
