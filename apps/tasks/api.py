@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from django.urls import path
 from django.utils.translation import gettext_lazy as _
@@ -25,15 +24,14 @@ from apps.access.endpoints import (
     page_of,
     paged,
 )
-from apps.core.db import write_transaction
 from apps.core.errors import InvalidInput
-from apps.projects.policy import Grant
 from apps.tasks import queries, services, validation
 from apps.tasks.documents import RevisionView, TaskView
 from apps.tasks.execution import DEFAULT_GRACE_MS, DEFAULT_LOG_QUOTA, LANGUAGES
 from apps.tasks.models import MAX_PARALLEL, Task
 from apps.tasks.services import TaskDraft
 from apps.tasks.validation import MAX_TIMEOUT_MS
+from apps.triggers import services as triggers
 
 
 class ScriptSerializer(StrictSerializer):
@@ -162,12 +160,10 @@ class OneTask(ProjectEndpoint):
         task = queries.find(self.project_id, t)
         if not isinstance(request.data, Mapping):
             raise InvalidInput(_("The body must be an object."))
-        return _answer(queries.view(change(self.grant, task, version, request.data)))
+        return _answer(queries.view(triggers.change_task(self.grant, task.pk, version, request.data)))
 
     @extend_schema(summary="Archive a task", parameters=[IF_MATCH], request=None, responses={204: None})
     def delete(self, request: Request, p: str, t: str) -> Response:
-        from apps.triggers import services as triggers
-
         version = if_match(request)
         task = queries.find(self.project_id, t)
         triggers.archive_task(self.grant, task.pk, version)
@@ -190,21 +186,6 @@ class OneRevision(ProjectEndpoint):
     @extend_schema(summary="Show a revision", responses=RevisionSerializer)
     def get(self, request: Request, p: str, t: str, revision: str) -> Response:
         return Response(queries.revision(queries.find(self.project_id, t), revision).document())
-
-
-@write_transaction
-def change(grant: Grant, task: Task, version: int, changes: Mapping[str, Any]) -> Task:
-    """One PATCH: the task's own fields, and `enabled` through triggers, which cancels queued runs."""
-    own = {name: value for name, value in changes.items() if name != "enabled"}
-    changed = services.update_task(grant, task.pk, version, own)
-    if "enabled" in changes:
-        enabled = validation.clean({"enabled": changes["enabled"]})["enabled"]
-        if enabled != changed.enabled:
-            from apps.triggers import services as triggers
-
-            triggers.set_task_enabled(grant, task.pk, changed.version, enabled)
-            return queries.find(grant.project_id, str(task.pk))
-    return changed
 
 
 def _filters(request: Request) -> queries.Filters:
