@@ -1,0 +1,174 @@
+"""What every page of the panel has in common: the visitor, the project, the right it needs, the frame."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from typing import Any, ClassVar
+from urllib.parse import urlencode
+
+from django.conf import settings
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotModified, HttpResponseRedirect
+from django.shortcuts import render, resolve_url
+from django.urls import reverse
+from django.utils.cache import add_never_cache_headers
+from django.utils.functional import Promise
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.translation import gettext as _
+from django.views import View
+
+from apps.core.errors import DomainError, Forbidden, InvalidInput, NotFound
+from apps.panel import navigation, trouble
+from apps.panel.visitors import Visitor, visitor_of
+from apps.projects import policy
+from apps.projects.models import Project
+
+ORIGIN = "panel"
+SIGNED_IN = "signed-in"
+ADMINISTRATOR = "administrator"
+
+
+class Page(View):
+    """One page or one action of a signed-in person.
+
+    `permissions` names for each method the project permission it needs, or SIGNED_IN, or ADMINISTRATOR; a method
+    that is not named is refused. With a project permission the URL carries `p`, or `locate` finds the project.
+    """
+
+    permissions: ClassVar[dict[str, str]] = {}
+    template: ClassVar[str] = ""
+    part: ClassVar[str] = ""
+    section: ClassVar[str] = ""
+    title: ClassVar[str | Promise] = ""
+
+    visitor: Visitor
+    project: Project
+    grant: policy.Grant
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        found = visitor_of(request)
+        if found is None:
+            return self.to_sign_in(request)
+        self.visitor = found
+        try:
+            self.decide(request, **kwargs)
+            response = super().dispatch(request, *args, **kwargs)
+        except DomainError as error:
+            return trouble.page(request, error, found)
+        add_never_cache_headers(response)
+        return response
+
+    def decide(self, request: HttpRequest, **kwargs: Any) -> None:
+        """Asks the policy before anything else runs; raises NotFound (masked) or Forbidden."""
+        method = "GET" if request.method == "HEAD" else request.method or ""
+        needed = self.permissions.get(method)
+        if needed is None:
+            if method in ("GET", "POST"):
+                raise NotFound
+            return  # View answers 405
+        if needed == ADMINISTRATOR and not self.visitor.account.is_superuser:
+            raise Forbidden
+        if needed in (SIGNED_IN, ADMINISTRATOR):
+            return
+        self.project = self.locate(**kwargs)
+        self.grant = policy.authorize(self.visitor.principal, self.project.pk, needed, origin=ORIGIN)
+
+    def locate(self, **kwargs: Any) -> Project:
+        """The project of the address; raises NotFound."""
+        return self.visitor.project(kwargs["p"])
+
+    def also(self, permission: str) -> policy.Grant:
+        """The grant of a second permission that this request needs."""
+        return policy.authorize(self.visitor.principal, self.project.pk, permission, origin=ORIGIN)
+
+    def may(self, permission: str) -> bool:
+        """Whether the visitor's role in this project can ever have `permission`; for showing, not for deciding."""
+        return self.visitor.may(self.project, permission)
+
+    def show(self, status: int = 200, template: str = "", **context: Any) -> HttpResponse:
+        """The page in its frame; only its live part when the script asks for that, 304 when nothing changed."""
+        part = self.request.headers.get("X-Part")
+        frame = frame_context(self.request, self.visitor, getattr(self, "project", None), self.section)
+        everything = {"title": self.title, **frame, **context}
+        if part and self.part:
+            return self._part(everything)
+        return render(self.request, template or self.template, everything, status=status)
+
+    def _part(self, context: dict[str, Any]) -> HttpResponse:
+        response = render(self.request, self.part, context)
+        tag = f'"{hashlib.sha256(response.content).hexdigest()[:24]}"'
+        if self.request.headers.get("If-None-Match") == tag:
+            return HttpResponseNotModified(headers={"ETag": tag})
+        response.headers["ETag"] = tag
+        return response
+
+    def to_sign_in(self, request: HttpRequest) -> HttpResponse:
+        """To the sign-in page, and back here afterwards."""
+        back = request.get_full_path() if request.method == "GET" else ""
+        query = f"?{urlencode({'next': back})}" if back else ""
+        if request.headers.get("X-Part"):
+            return HttpResponse(status=401)
+        return HttpResponseRedirect(resolve_url(settings.LOGIN_URL) + query)
+
+    def back(self, default: str, *args: Any, **kwargs: Any) -> HttpResponse:
+        """To the page the form was on, else to `default`."""
+        fallback = reverse(default, args=args, kwargs=kwargs)
+        return HttpResponseRedirect(safe_next(self.request, fallback))
+
+    def say(self, sentence: str) -> None:
+        """A confirmation on the next page."""
+        messages.success(self.request, sentence)
+
+    def complain(self, error: DomainError) -> None:
+        """A refusal on the next page: the sentence, and the code in small."""
+        sentence = next((str(s) for group in getattr(error, "fields", {}).values() for s in group), str(error.detail))
+        messages.error(self.request, _("%(sentence)s (%(code)s)") % {"sentence": sentence, "code": error.code})
+
+
+class Action(Page):
+    """A change: POST only, then back to a page. Refusals that a person can mend are said there."""
+
+    def post(self, request: HttpRequest, **kwargs: Any) -> HttpResponse:
+        try:
+            return self.act(**kwargs)
+        except (NotFound, Forbidden):
+            raise
+        except DomainError as error:
+            if isinstance(error, InvalidInput) or 400 <= error.status < 500 or error.status == 503:
+                self.complain(error)
+                return self.after(**kwargs)
+            raise
+
+    def act(self, **kwargs: Any) -> HttpResponse:
+        """Does it and says so."""
+        raise NotImplementedError
+
+    def after(self, **kwargs: Any) -> HttpResponse:
+        """Where to go when it was refused."""
+        return self.back("panel:index")
+
+
+def safe_next(request: HttpRequest, fallback: str) -> str:
+    """The `next` of the request when it leads nowhere else, else `fallback`."""
+    wanted = request.POST.get("next") or request.GET.get("next") or ""
+    safe = url_has_allowed_host_and_scheme(wanted, {request.get_host()}, require_https=request.is_secure())
+    return wanted if safe and wanted.startswith("/") else fallback
+
+
+def frame_context(
+    request: HttpRequest, visitor: Visitor, project: Project | None, section: str
+) -> dict[str, Any]:
+    """What the frame around every page shows."""
+    current = project or visitor.first_project
+    return {
+        "visitor": visitor,
+        "project": current,
+        "may": visitor.permissions(current) if current else frozenset(),
+        "navigation": navigation.groups(visitor, current),
+        "tabbar": navigation.tabbar(current),
+        "section": section,
+        "theme": request.COOKIES.get("ql_theme", "auto"),
+        "themes": navigation.THEMES,
+        "once": secrets.token_urlsafe(12),
+    }

@@ -1,0 +1,42 @@
+"""Addresses of the panel's pages, below `/panel/`, in the namespace `panel`."""
+
+from __future__ import annotations
+
+from django.urls import URLPattern, URLResolver, path
+
+from apps.panel.views import audit, dashboard, people, projects, run, runs, task, task_edit, tasks, tokens, workers
+
+pages: list[URLPattern | URLResolver] = [
+    path("", dashboard.Dashboard.as_view(), name="index"),
+    path("p/<str:p>/tasks/", tasks.TaskList.as_view(), name="tasks"),
+    path("p/<str:p>/tasks/new/", task_edit.NewTask.as_view(), name="task-new"),
+    path("p/<str:p>/task/<str:t>/", task.TaskRuns.as_view(), name="task"),
+    path("p/<str:p>/task/<str:t>/script/", task.TaskScript.as_view(), name="task-script"),
+    path("p/<str:p>/task/<str:t>/revisions/", task.TaskRevisions.as_view(), name="task-revisions"),
+    path("p/<str:p>/task/<str:t>/revisions/<str:revision>/", task.TaskRevision.as_view(), name="task-revision"),
+    path("p/<str:p>/task/<str:t>/skips/", task.TaskSkips.as_view(), name="task-skips"),
+    path("p/<str:p>/task/<str:t>/edit/", task_edit.EditTask.as_view(), name="task-edit"),
+    path("p/<str:p>/task/<str:t>/run/", tasks.RunTask.as_view(), name="task-run"),
+    path("p/<str:p>/task/<str:t>/enable/", tasks.SetEnabled.as_view(enabled=True), name="task-enable"),
+    path("p/<str:p>/task/<str:t>/disable/", tasks.SetEnabled.as_view(enabled=False), name="task-disable"),
+    path("p/<str:p>/task/<str:t>/copy/", tasks.CopyTask.as_view(), name="task-copy"),
+    path("p/<str:p>/task/<str:t>/archive/", tasks.ArchiveTask.as_view(), name="task-archive"),
+    path("p/<str:p>/runs/", runs.RunList.as_view(), name="runs"),
+    path("p/<str:p>/skips/", runs.SkipList.as_view(), name="skips"),
+    path("p/<str:p>/audit/", audit.AuditLog.as_view(), name="audit"),
+    path("p/<str:p>/", projects.ShowProject.as_view(), name="project"),
+    path("p/<str:p>/roles/", projects.ChangeRole.as_view(), name="project-roles"),
+    path("p/<str:p>/archive/", projects.ArchiveProject.as_view(), name="project-archive"),
+    path("p/<str:p>/restore/", projects.ArchiveProject.as_view(restore=True), name="project-restore"),
+    path("projects/", projects.ProjectList.as_view(), name="projects"),
+    path("runs/<uuid:run>/", run.ShowRun.as_view(), name="run"),
+    path("runs/<uuid:run>/stop/", run.StopRun.as_view(), name="run-stop"),
+    path("runs/<uuid:run>/retry/", run.RetryRun.as_view(), name="run-retry"),
+    path("runs/<uuid:run>/log/", run.DownloadLog.as_view(), name="run-log"),
+    path("tokens/", tokens.Tokens.as_view(), name="tokens"),
+    path("tokens/<uuid:token>/revoke/", tokens.RevokeToken.as_view(), name="token-revoke"),
+    path("people/", people.People.as_view(), name="people"),
+    path("workers/", workers.Workers.as_view(), name="workers"),
+    path("workers/<str:worker>/drain/", workers.SetDraining.as_view(draining=True), name="worker-drain"),
+    path("workers/<str:worker>/resume/", workers.SetDraining.as_view(draining=False), name="worker-resume"),
+]

@@ -1,0 +1,134 @@
+"""Tags and filters that draw states, icons, times and links the same way on every page."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from django import template
+from django.utils.html import format_html
+from django.utils.safestring import SafeString, mark_safe
+
+from apps.core import clock
+from apps.panel import words
+
+register = template.Library()
+
+
+@register.simple_tag
+def icon(name: str) -> SafeString:
+    """A drawing from the sprite; decoration, the name stands beside it or in a label."""
+    return format_html('<svg class="ql-i" aria-hidden="true"><use href="#i-{}"/></svg>', name)
+
+
+def _state(css: str, status: str) -> SafeString:
+    look = words.LOOKS.get(status, status)
+    return format_html(
+        '<span class="{}" data-state="{}"><svg class="ql-i" aria-hidden="true"><use href="#s-{}"/></svg>{}</span>',
+        css, look, look, words.state(status),
+    )  # fmt: skip
+
+
+@register.simple_tag
+def chip(status: str) -> SafeString:
+    """A state as icon, word and colour on its ground."""
+    return _state("ql-chip", status)
+
+
+@register.simple_tag
+def state(status: str) -> SafeString:
+    """A state as icon and word in running text."""
+    return _state("ql-state", status)
+
+
+@register.simple_tag(takes_context=True)
+def theme_attribute(context: template.Context) -> SafeString:
+    """The chosen theme on the root element; nothing when the system decides."""
+    request = context.get("request")
+    chosen = request.COOKIES.get("ql_theme") if request else None
+    return format_html(' data-theme="{}"', chosen) if chosen in ("light", "dark") else mark_safe("")
+
+
+@register.simple_tag(takes_context=True)
+def address(context: template.Context, **changes: Any) -> str:
+    """This page's address with some parameters changed; an empty value drops one. Pages start over."""
+    query = context["request"].GET.copy()
+    query.pop("cursor", None)
+    for name, value in changes.items():
+        query.pop(name, None)
+        if value not in (None, ""):
+            query[name] = value
+    return f"?{query.urlencode()}"
+
+
+@register.filter
+def ago(at: datetime | None) -> SafeString | str:
+    """`3 min ago`, with the exact time on hover and focus."""
+    if at is None:
+        return ""
+    return format_html(
+        '<time datetime="{}" title="{}">{}</time>', clock.rfc3339(at), words.exact(at), words.ago(at)
+    )
+
+
+@register.filter
+def exact(at: datetime | None) -> SafeString | str:
+    """`2026-11-29 18:05:03`."""
+    return "" if at is None else format_html('<time datetime="{}">{}</time>', clock.rfc3339(at), words.exact(at))
+
+
+@register.filter
+def clocktime(at: datetime) -> SafeString:
+    """`18:05:03.120`, the date on hover."""
+    text = words.exact(at)
+    return format_html(
+        '<time datetime="{}" title="{}">{}.{:03d}</time>', clock.rfc3339(at), text, text[11:], at.microsecond // 1000
+    )
+
+
+@register.filter
+def epoch(at: datetime | None) -> str:
+    """Unix milliseconds, for scripts that count time."""
+    return "" if at is None else str(clock.to_ms(at))
+
+
+@register.simple_tag
+def took(start: datetime | None, end: datetime | None) -> SafeString | str:
+    """A duration; still counting (by script) while there is no end."""
+    if start is None:
+        return ""
+    if end is not None:
+        return words.duration(end - start)
+    return format_html(
+        '<span class="ql-num" data-since="{}">{}</span>', clock.to_ms(start), words.duration(clock.now() - start)
+    )
+
+
+@register.filter
+def duration(milliseconds: int | None) -> str:
+    """A span given in milliseconds."""
+    return "" if milliseconds is None else words.duration(timedelta(milliseconds=milliseconds))
+
+
+@register.filter
+def size(count: int | None) -> str:
+    """Bytes in words."""
+    return "" if count is None else words.size(count)
+
+
+@register.filter
+def trigger(kind: str) -> str:
+    """What started a run."""
+    return words.trigger(kind)
+
+
+@register.filter
+def role(name: str | None) -> str:
+    """A role's word."""
+    return str(words.ROLES.get(name or "", name or ""))
+
+
+@register.filter
+def skip_reason(code: str) -> str:
+    """Why a start did not happen."""
+    return str(words.SKIP_REASONS.get(code, code))

@@ -1,0 +1,62 @@
+"""Workers of this installation; instance administrators only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from apps.core import clock
+from apps.dispatch.models import RunDispatchLease, Worker
+from apps.dispatch.services.workers import set_draining
+from apps.panel.page import ADMINISTRATOR, ORIGIN, Action, Page
+
+MOST = 200
+
+
+class Workers(Page):
+    permissions = {"GET": ADMINISTRATOR}
+    template = "panel/workers.html"
+    part = "panel/workers_live.html"
+    section = "workers"
+    title = gettext_lazy("Workers")
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        found = list(Worker.objects.order_by("node_id", "id")[:MOST])
+        carried: dict[str, list[RunDispatchLease]] = {}
+        leases = RunDispatchLease.objects.filter(status="leased").select_related("run").order_by("acquired_at")
+        for lease in leases[:1000]:
+            carried.setdefault(lease.worker_id, []).append(lease)
+        now = clock.now()
+        rows = [
+            {
+                "worker": worker,
+                "runs": carried.get(worker.pk, []),
+                "silent": worker.status != "offline" and worker.lease_expires_at <= now,
+                "used": worker.max_concurrent_runs - worker.available_slots,
+                "labels": worker.capabilities.get("labels", {}),
+            }
+            for worker in found
+        ]
+        return self.show(rows=rows, anyone=any(row["worker"].status == "online" for row in rows))
+
+
+class SetDraining(Action):
+    """Stops or resumes taking new runs; what runs goes on."""
+
+    permissions = {"POST": ADMINISTRATOR}
+    draining = True
+
+    def act(self, worker: str) -> HttpResponse:
+        set_draining(
+            self.draining, worker_id=worker, actor=self.visitor.principal.subject.pair, origin=ORIGIN
+        )
+        self.say(
+            _("It takes no new runs; what runs goes on to its end.") if self.draining else _("It takes runs again.")
+        )
+        return self.after()
+
+    def after(self, **kwargs: Any) -> HttpResponse:
+        return self.back("panel:workers")

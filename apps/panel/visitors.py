@@ -1,0 +1,65 @@
+"""Who looks at a page: account, principal and roles, read once per request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from django.http import HttpRequest
+
+from apps.access.authentication import session_principal
+from apps.access.models import User
+from apps.core.errors import NotFound
+from apps.identity.principals import Principal
+from apps.projects import permissions, queries
+from apps.projects.models import Project
+
+
+@dataclass(frozen=True)
+class Visitor:
+    """A signed-in person. Roles are for showing what can be done; the policy decides what is done."""
+
+    account: User
+    principal: Principal
+    roles: Mapping[str, str]
+    projects: list[Project]
+
+    def project(self, reference: str) -> Project:
+        """The project with this id, else with this slug; raises NotFound for all without a role."""
+        found = [project for project in self.projects if project.pk == reference]
+        found = found or [project for project in self.projects if project.slug == reference]
+        if not found:
+            raise NotFound
+        return found[0]
+
+    @property
+    def first_project(self) -> Project | None:
+        """The project of pages that belong to none: `default`, else the first."""
+        own = [project for project in self.projects if project.pk == queries.DEFAULT_PROJECT]
+        return next(iter(own or self.projects), None)
+
+    def permissions(self, project: Project) -> frozenset[str]:
+        """What the role in a project can ever do."""
+        role = self.roles.get(project.pk)
+        return permissions.of_role(role) if role else frozenset()
+
+    def may(self, project: Project, permission: str) -> bool:
+        """Whether the role in a project can ever have `permission`."""
+        return permission in self.permissions(project)
+
+
+def visitor_of(request: HttpRequest) -> Visitor | None:
+    """The signed-in person of a request, or None; three queries."""
+    user = request.user
+    if not isinstance(user, User) or not user.is_active:
+        return None
+    principal = session_principal(request, user)
+    if principal is None:
+        return None
+    bindings = queries.roles_of(principal.subject)
+    return Visitor(
+        account=user,
+        principal=principal,
+        roles={binding.project_id: str(binding.role) for binding in bindings},
+        projects=[binding.project for binding in bindings],
+    )
