@@ -74,7 +74,7 @@ class TokenSerializer(StrictSerializer):
 class NewTokenSerializer(StrictSerializer):
     """Scopes are permissions, `*`, `token.manage` and `instance.manage`; `*` leaves out what must be named."""
 
-    name = serializers.CharField(max_length=128)
+    name = serializers.CharField(max_length=128, trim_whitespace=False)
     scopes = serializers.ListField(child=serializers.CharField(max_length=255), max_length=MAX_SCOPES)
     project = serializers.CharField(max_length=128, required=False, allow_null=True, help_text="Id or slug.")
     expires_at = MomentField(required=False, allow_null=True)

@@ -44,8 +44,8 @@ class ProjectSerializer(StrictSerializer):
     """A project; `name` and `slug` can be changed."""
 
     id = serializers.CharField(read_only=True)
-    slug = serializers.CharField(max_length=128)
-    name = serializers.CharField(max_length=255)
+    slug = serializers.CharField(max_length=128, trim_whitespace=False)
+    name = serializers.CharField(max_length=255, trim_whitespace=False)
     status = serializers.CharField(read_only=True, help_text="`active` or `archived`.")
     version = serializers.IntegerField(read_only=True)
     created_at = MomentField(read_only=True)

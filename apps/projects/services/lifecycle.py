@@ -22,7 +22,7 @@ def create_project(actor: PolicySubject, *, name: str, slug: str, origin: str) -
     Raises InvalidInput and SlugTaken.
     """
     _check_name(name)
-    _check_slug(slug)
+    _check_slug(slug, None)
     now = clock.now()
     project = Project(id=str(ids.uuid7()), name=name, slug=slug, created_at=now, updated_at=now)
     _save(project, slug)
@@ -52,7 +52,7 @@ def update_project(
         _check_name(name)
         changes["name"] = name
     if slug is not None and slug != project.slug:
-        _check_slug(slug)
+        _check_slug(slug, project.pk)
         changes["slug"] = slug
     try:
         with db.savepoint():
@@ -123,9 +123,9 @@ def _check_name(name: str) -> None:
         raise InvalidInput.field("name", _("1 to 255 characters without control characters."))
 
 
-def _check_slug(slug: str) -> None:
+def _check_slug(slug: str, own_id: str | None) -> None:
     if not isinstance(slug, str) or SLUG.fullmatch(slug) is None:
         raise InvalidInput.field("slug", _("1 to 128 lower-case letters, digits and inner hyphens."))
     # An id in place of a slug would make paths ambiguous.
-    if ids.parse_uuid(slug) is not None or Project.objects.filter(pk=slug).exclude(slug=slug).exists():
+    if ids.parse_uuid(slug) is not None or (slug != own_id and Project.objects.filter(pk=slug).exists()):
         raise InvalidInput.field("slug", _("This would read as the id of a project."))

@@ -1,0 +1,164 @@
+"""Who may grant what, over the API (projects-and-identity.md §5.2, §13)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from apps.audit.models import AuditEntry
+from apps.core import ids
+from apps.identity.services import set_subject_status
+from apps.projects.models import ProjectRoleBinding
+from apps.projects.services import set_project_status
+from tests.people import ROOT, Api, account, api, give, grant, member, other_subject, subject, token
+
+pytestmark = pytest.mark.django_db
+PATH = "projects/default/role-bindings"
+
+
+def change(caller: Api, who: Any, role: str | None, expected: int = 0, mutation: str | None = None) -> Any:
+    found = who if hasattr(who, "type") else subject(who)
+    return caller(
+        "POST",
+        PATH,
+        {
+            "subject_type": found.type,
+            "subject_id": found.id,
+            "role": role,
+            "expected_version": expected,
+            "mutation_id": mutation or str(ids.uuid7()),
+        },
+    )
+
+
+def test_grant_replay_and_conflict() -> None:
+    owner, ann = member("owner"), account("ann")
+    caller = api(owner)
+    first = change(caller, ann, "operator", mutation="m1")
+    assert first.status_code == 201
+    shown = first.json()
+    assert shown["role"] == "operator" and shown["state"] == "active" and shown["version"] == 1
+    assert shown["changed_by"] == {"type": "user", "id": owner.subject_id}
+    again = change(caller, ann, "operator", mutation="m1")
+    assert (again.status_code, again.json()) == (200, shown)
+    other = change(caller, ann, "viewer", mutation="m1")
+    assert (other.status_code, other.json()["code"]) == (409, "project_role_binding_mutation_conflict")
+    stale = change(caller, ann, "viewer")
+    assert (stale.status_code, stale.json()["code"]) == (409, "project_role_binding_version_conflict")
+    assert change(caller, ann, "viewer", 1).json()["version"] == 2
+    assert AuditEntry.objects.filter(scope="default", action="role.granted").count() == 2
+
+
+def test_list_and_history() -> None:
+    owner, ann = member("owner"), account("ann")
+    caller = api(owner)
+    change(caller, ann, "operator")
+    change(caller, ann, None, 1)
+    now = caller("GET", PATH).json()["items"]
+    assert [item["subject_id"] for item in now] == [owner.subject_id]
+    history = caller("GET", f"{PATH}?history=1").json()["items"]
+    assert (
+        sorted((item["version"], item["role"]) for item in history if item["subject_id"] == ann.subject_id)
+        == [
+            (1, "operator"),
+            (2, None),
+        ]
+        or len(history) == 3
+    )
+    assert caller("GET", f"{PATH}?history=yes").status_code == 400
+
+
+def test_only_owners_touch_ownership() -> None:
+    owner, admin, ann = member("owner"), member("admin"), account("ann")
+    caller = api(admin)
+    for answer in (
+        change(caller, ann, "owner"),
+        change(caller, admin, "owner", 1),
+        change(caller, owner, "viewer", 1),
+        change(caller, owner, None, 1),
+    ):
+        assert (answer.status_code, answer.json()["code"]) == (403, "permission_denied")
+    assert change(caller, ann, "admin").status_code == 201
+    assert change(api(owner), ann, "owner", 1).status_code == 201
+
+
+def test_the_last_owner_stays() -> None:
+    owner, second = member("owner"), account("second")
+    caller = api(owner)
+    for role in (None, "admin"):
+        answer = change(caller, owner, role, 1)
+        assert (answer.status_code, answer.json()["code"]) == (409, "last_owner")
+    assert change(caller, owner, "owner", 1).status_code == 201
+    give(second, "owner")
+    set_subject_status(second.subject_id, 1, "disabled", actor=ROOT, origin="tests")
+    assert change(caller, owner, None, 2).json()["code"] == "last_owner"
+    set_subject_status(second.subject_id, 2, "active", actor=ROOT, origin="tests")
+    assert change(caller, owner, None, 2).status_code == 201
+    assert caller("GET", PATH).status_code == 404
+
+
+def test_a_person_must_exist_others_need_not() -> None:
+    caller = api(member("owner"))
+    answer = change(caller, type("P", (), {"type": "user", "id": "usr_none"})(), "viewer")
+    assert (answer.status_code, list(answer.json()["errors"])) == (400, ["subject_id"])
+    answer = change(caller, type("P", (), {"type": "api_app", "id": "ci"})(), "operator")
+    assert answer.status_code == 201
+    # An agent's id does not make it a person.
+    agent = other_subject("agent")
+    answer = change(caller, type("P", (), {"type": "user", "id": agent.id})(), "viewer")
+    assert answer.status_code == 400
+
+
+def test_archived_projects_only_lose_roles() -> None:
+    owner, ann = member("owner"), member("viewer", "ann")
+    set_project_status(grant(owner, "project.manage"), 1, "archived")
+    caller = api(owner)
+    answer = change(caller, ann, "operator", 1)
+    assert (answer.status_code, answer.json()["code"]) == (409, "project_archived")
+    assert change(caller, ann, None, 1).status_code == 201
+
+
+def test_an_agent_must_ask() -> None:
+    agent = other_subject("agent")
+    give(agent, "owner")
+    member("owner")
+    answer = change(api(agent), agent, "viewer", 1)
+    assert answer.status_code == 409
+    problem = answer.json()
+    assert (problem["code"], problem["permission"], problem["action_type"]) == (
+        "approval_required",
+        "policy.manage",
+        "policy.manage",
+    )
+    assert ProjectRoleBinding.objects.count() == 2
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("subject_type", "root"),
+        ("subject_id", ""),
+        ("subject_id", "a\tb"),
+        ("role", "god"),
+        ("expected_version", -1),
+        ("expected_version", 2_147_483_647),
+        ("mutation_id", "a b"),
+        ("mutation_id", "x" * 65),
+        ("mutation_id", "x\n"),
+        ("extra", 1),
+    ],
+)
+def test_bad_input_names_the_field(part: str, value: Any) -> None:
+    caller = api(member("owner"))
+    right = {"subject_type": "api_app", "subject_id": "ci", "role": "viewer", "expected_version": 0}
+    answer = caller("POST", PATH, {**right, "mutation_id": "m", part: value})
+    assert answer.status_code == 400, answer.content
+    assert part in answer.json()["errors"]
+
+
+def test_policy_manage_must_be_named_in_a_token() -> None:
+    owner = member("owner")
+    answer = change(Api(token(owner, "*")), account("ann"), "viewer")
+    assert answer.status_code == 403
+    assert change(Api(token(owner, "policy.manage")), account("bob"), "viewer").status_code == 201
