@@ -77,7 +77,10 @@ def _recent() -> dict[str, str]:
     global _kept
     with _lock:
         if _kept is None or _kept[0] <= time.monotonic() - KEPT_S:
+            before = {} if _kept is None else _kept[1]
             _kept = (time.monotonic(), failures())
+            if _kept[1].keys() != before.keys():
+                logger.warning("failed checks: %s", ", ".join(sorted(_kept[1])) or "none")
         return _kept[1]
 
 
@@ -94,7 +97,10 @@ def readyz(request: HttpRequest) -> HttpResponse:
     body: dict[str, object] = {"status": "failing" if failed else "ok", "failed": sorted(failed)}
     if failed and _administrator(request):
         body["details"] = failed
-    return JsonResponse(body, status=503 if failed else 200, headers={"Cache-Control": "no-store"})
+    answer = JsonResponse(body, status=503 if failed else 200, headers={"Cache-Control": "no-store"})
+    # Django would log every 503; a probe asks every few seconds, and one line per change says more.
+    answer._has_been_logged = True  # type: ignore[attr-defined]
+    return answer
 
 
 def _administrator(request: HttpRequest) -> bool:

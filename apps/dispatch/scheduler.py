@@ -55,10 +55,11 @@ def run(requests: int | None = None) -> int:
     patience = DEAF_AFTER.total_seconds()
     register("watch", lambda now: _watch(now, requests), patience, after_s=patience)
     logger.info("scheduler is ready")
-    while not select.select([stop], [], [], TICK_S)[0]:
+    while True:
         close_old_connections()
         _tick(clock.now())
-    return 0
+        if select.select([stop], [], [], TICK_S)[0]:
+            return 0
 
 
 def deaf_clusters(now: datetime) -> list[str]:
