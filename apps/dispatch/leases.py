@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from django.db import connection
+
 from apps.core import bulk, db, ids
 from apps.core.streams import Actor
 from apps.dispatch import fence as fences
@@ -83,11 +85,11 @@ def claim(
     if not current(worker, fence, now):
         return {want.attempt.pk: Outcome("worker_unavailable") for want in wanted}
     assert worker is not None
+    where, params = bulk.among(RunDispatchLease, "attempt_id", [want.attempt.pk for want in wanted])
     stored = {
-        lease.attempt_id: lease
-        for lease in db.lock(RunDispatchLease.objects.filter(attempt_id__in=[w.attempt.pk for w in wanted]))
+        lease.attempt_id: lease for lease in bulk.select_rows(RunDispatchLease, where, params, lock=True)
     }
-    held = RunDispatchLease.objects.filter(worker_id=worker.pk, status="leased", expires_at__gt=now).count()
+    held = _held(worker.pk, now)
     outcomes: dict[UUID, Outcome] = {}
     fresh: list[tuple[Wanted, LeaseFence, RunDispatchLease | None]] = []
     for want in wanted:
@@ -113,6 +115,18 @@ def claim(
             Outcome("claimed", made, _tell(want, made, lease, now)) if won else Outcome("leased")
         )
     return outcomes
+
+
+def _held(worker_id: str, now: datetime) -> int:
+    """How many live leases a worker has; the literal keeps the partial index usable."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT COUNT(*) FROM run_dispatch_leases WHERE worker_id = %s AND status = 'leased'"
+            " AND expires_at > %s",
+            [worker_id, RunDispatchLease._meta.get_field("expires_at").get_db_prep_value(now, connection)],
+        )
+        count: int = cursor.fetchone()[0]
+    return count
 
 
 def _refusal(
@@ -212,27 +226,20 @@ def release(held: Sequence[LeaseFence], reason: str, now: datetime) -> set[UUID]
     )
 
 
-def unreplaced(held: Sequence[LeaseFence]) -> set[UUID]:
-    """The attempts whose lease nobody took over, expired or not: for settling late."""
-    if not held:
-        return set()
-    known = {fence.attempt_id: fence for fence in held}
-    rows = db.lock(RunDispatchLease.objects.filter(attempt_id__in=list(known), status="leased"))
-    return {
-        row.attempt_id for row in rows if fences.difference(row, known[row.attempt_id], version=None) is None
-    }
+def unreplaced(held: Sequence[LeaseFence]) -> dict[UUID, datetime]:
+    """The attempts whose lease nobody took over, with its expiry; locked until the transaction ends.
 
-
-def standing(held: Sequence[LeaseFence], now: datetime) -> set[UUID]:
-    """The attempts whose lease still is the caller's and live, locked until the transaction ends: for work."""
+    That is enough for settling late; work needs an expiry that lies ahead.
+    """
     if not held:
-        return set()
+        return {}
     known = {fence.attempt_id: fence for fence in held}
-    rows = db.lock(
-        RunDispatchLease.objects.filter(attempt_id__in=list(known), status="leased", expires_at__gt=now)
-    )
+    where, params = bulk.among(RunDispatchLease, "attempt_id", known)
+    rows = bulk.select_rows(RunDispatchLease, f"{where} AND status = 'leased'", params, lock=True)
     return {
-        row.attempt_id for row in rows if fences.difference(row, known[row.attempt_id], version=None) is None
+        row.attempt_id: row.expires_at
+        for row in rows
+        if fences.difference(row, known[row.attempt_id], version=None) is None
     }
 
 

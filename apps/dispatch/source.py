@@ -23,6 +23,7 @@ from apps.dispatch.receipts import ReceiptInvalid, ReceiptStore
 from apps.dispatch.services import adoption, passes, receipts
 from apps.dispatch.services.completion import End
 from apps.dispatch.services.passes import Begun, Claimed, Ended, Failed, News, Ready, Stored
+from apps.runs import queries as run_queries
 from apps.runs.models import Run
 
 logger = logging.getLogger("qinglong.dispatch")
@@ -81,7 +82,7 @@ class RunSource:
             return False
         stored = passes.store(self._loop.fence, news, LEASE_MS)
         self._act(news, stored)
-        return stored.more and bool(news.room)
+        return bool(stored.stopped) or (stored.more and bool(news.room))
 
     def _news(self, look: bool) -> News:
         """What is to be stored now, read from the state of everything carried."""
@@ -135,19 +136,21 @@ class RunSource:
         for ready in news.ready:
             if ready.lease.attempt_id in stored.go:
                 self._go(self._carried[ready.lease.attempt_id])
+        for attempt_id in stored.stopped:
+            self._carried[attempt_id].failure = "stopped"
         for attempt_id in stored.over:
             if (item := self._carried.get(attempt_id)) is not None:
                 self._let_go(item)
+        slugs = run_queries.slugs([claimed.run.task_id for claimed in stored.claimed])
         for claimed in stored.claimed:
-            self._launch(claimed)
+            self._launch(claimed, *slugs[claimed.run.task_id])
 
-    def _launch(self, claimed: Claimed) -> None:
+    def _launch(self, claimed: Claimed, project: str, task: str) -> None:
         run, attempt = claimed.run, claimed.attempt
         item = Carried(claimed.lease, launching.attempt_folder(attempt))
         self._carried[attempt.pk] = item
         try:
-            slugs = _slugs(run)
-            item.plan = self._planner.plan(run, attempt, *slugs)
+            item.plan = self._planner.plan(run, attempt, project, task)
             item.artifact_id = item.plan.spec.log.artifact_id
             item.shim = self._launcher.launch(item.plan.spec)
         except LaunchRefused as error:
@@ -260,7 +263,3 @@ class RunSource:
 
     def _quarantine(self, attempt_id: UUID) -> None:
         receipts.quarantine(attempt_id, self._receipts)
-
-
-def _slugs(run: Run) -> tuple[str, str]:
-    return run.project.slug, run.task.slug

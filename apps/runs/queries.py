@@ -15,6 +15,7 @@ from apps.core.errors import InvalidInput
 from apps.core.pages import Page
 from apps.runs.errors import RunNotFound
 from apps.runs.models import Run, RunAttempt, RunEvent, RunHourTotal, RunStatus, Skip, TriggerType
+from apps.tasks.models import Task
 
 NEWEST_FIRST = (pages.moment("created_at", descending=True), pages.identifier(descending=True))
 MAX_EVENTS = 500
@@ -94,6 +95,14 @@ def get(run_id: UUID) -> Run:
 def project_of(run_id: UUID) -> str | None:
     """The project a run belongs to, None for an unknown one."""
     return Run.objects.filter(pk=run_id).values_list("project_id", flat=True).first()
+
+
+def slugs(task_ids: Sequence[UUID]) -> dict[UUID, tuple[str, str]]:
+    """Short names of project and task, as scripts see them."""
+    if not task_ids:
+        return {}
+    rows = Task.objects.filter(pk__in=set(task_ids)).values_list("pk", "project__slug", "slug")
+    return {pk: (project, task) for pk, project, task in rows}
 
 
 def find_by_key(project_id: str, idempotency_key: str) -> Run | None:

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from apps.core import bulk, clock, db
+from apps.core import bulk, clock
 from apps.core.db import write_transaction
 from apps.core.errors import DomainError
 from apps.core.streams import Actor
@@ -25,8 +25,6 @@ from apps.runs import payloads
 from apps.runs.machine import Change
 from apps.runs.models import ENDED, Run, RunAttempt
 from apps.runs.services import places, writes
-
-CANCELLED = completion.CANCELLED
 
 
 @dataclass(frozen=True)
@@ -103,6 +101,7 @@ class Stored:
 
     go: set[UUID] = field(default_factory=set)
     running: set[UUID] = field(default_factory=set)
+    stopped: set[UUID] = field(default_factory=set)
     over: set[UUID] = field(default_factory=set)
     refused: dict[UUID, DomainError] = field(default_factory=dict)
     claimed: list[Claimed] = field(default_factory=list)
@@ -157,24 +156,18 @@ class _Work:
         held = self.news.leases()
         if not held:
             return {}
-        ending = [item.lease.run_id for item in (*self.news.ended, *self.news.failed)]
-        # A run refused at its start ends as well, so its task is locked like those of the ended.
-        ending += [item.lease.run_id for item in self.news.ready]
-        task_ids = Run.objects.filter(pk__in=ending).values_list("task_id", flat=True) if ending else []
-        tasks = places.lock_tasks(task_ids)
-        runs = {
-            run.pk: run
-            for run in db.lock(Run.objects.filter(pk__in={lease.run_id for lease in held}).order_by("pk"))
-        }
-        for attempt in RunAttempt.objects.filter(pk__in=[lease.attempt_id for lease in held]):
+        ending = [item.lease.run_id for item in self.news.ended]
+        ending += [item.lease.run_id for item in self.news.failed]
+        tasks = places.lock_tasks_of(ending)
+        where, params = bulk.among(Run, "id", {lease.run_id for lease in held})
+        runs = {run.pk: run for run in bulk.select_rows(Run, where, params, order="id", lock=True)}
+        where, params = bulk.among(RunAttempt, "id", [lease.attempt_id for lease in held])
+        for attempt in bulk.select_rows(RunAttempt, where, params):
             self.rows[attempt.pk] = (runs[attempt.run_id], attempt)
-        self.held = leases.standing(held, self.now)
-        # A settle may come late: it counts as long as nobody took the lease over.
-        late = [item.lease for item in self.news.ended if item.lease.attempt_id not in self.held]
-        self.held |= leases.unreplaced(late)
-        for lease in held:
-            if lease.attempt_id not in self.held:
-                self.done.over.add(lease.attempt_id)
+        expiries = leases.unreplaced(held)
+        settling = {item.lease.attempt_id for item in self.news.ended}
+        self.held = {pk for pk, expires_at in expiries.items() if expires_at > self.now or pk in settling}
+        self.done.over.update(lease.attempt_id for lease in held if lease.attempt_id not in self.held)
         return tasks
 
     def settle(self) -> None:
@@ -221,10 +214,8 @@ class _Work:
             at = self._at(run, attempt)
             actor = Actor("worker", self.fence.worker_id)
             if run.cancel_requested_at is not None:
-                change.move_attempt("cancelled", at, actor, failure=CANCELLED)
-                to, failure = completion.outcome(run, 1)
-                change.move_run(to, at, actor, failure=failure)
-                self._finish(item.lease, change)
+                # It gets no `go`; the next pass ends it, under its task's lock.
+                self.done.stopped.add(attempt.pk)
                 continue
             deadline = at + timedelta(milliseconds=item.timeout_ms) if item.timeout_ms else None
             change.move_attempt(
@@ -242,10 +233,12 @@ class _Work:
         self.done.more = len(taken) == self.news.room
         if not taken:
             return
-        runs = {run.pk: run for run in Run.objects.filter(pk__in=taken).select_related("task", "project")}
+        where, params = bulk.among(Run, "id", taken)
+        runs = {run.pk: run for run in bulk.select_rows(Run, where, params)}
+        where, params = bulk.among(RunAttempt, "run_id", taken)
         attempts = {
             attempt.run_id: attempt
-            for attempt in RunAttempt.objects.filter(run_id__in=taken, status="claimed")
+            for attempt in bulk.select_rows(RunAttempt, f"{where} AND status = 'claimed'", params)
         }
         wanted = [leases.Wanted(runs[pk], attempts[pk]) for pk in taken if pk in runs and pk in attempts]
         outcomes = leases.claim(worker, self.fence, wanted, ttl_ms, self.now)

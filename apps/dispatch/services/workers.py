@@ -12,7 +12,7 @@ from django.conf import settings
 from django.db.models import F
 
 from apps.audit import services as audit
-from apps.core import canonical, clock, db, ids, wakeups
+from apps.core import bulk, canonical, clock, db, ids, wakeups
 from apps.core.db import write_transaction
 from apps.dispatch import leases
 from apps.dispatch.errors import WorkerNotFound
@@ -88,20 +88,28 @@ class Renewed:
 
 
 def touch(fence: WorkerFence, available: int, now: datetime, *, alive: bool = False) -> Worker | None:
-    """The session's row, locked, with its free slots written where they changed; None when it was replaced."""
-    row = db.lock(
-        Worker.objects.filter(pk=fence.worker_id, session_id=fence.session_id, generation=fence.generation)
-    ).first()
+    """The session's row with its free slots; None when it was replaced or its lease ran out.
+
+    What is stored of the slots is exact at each heartbeat and whenever the last one is taken or the first one
+    is free again: between these nobody decides by the number.
+    """
+    found = bulk.select_rows(
+        Worker,
+        "id = %s AND session_id = %s AND generation = %s",
+        [fence.worker_id, fence.session_id, fence.generation],
+        lock=True,
+    )
+    row = found[0] if found else None
     if row is None or row.status == "offline" or (not alive and row.lease_expires_at <= now):
         return None
     values: dict[str, Any] = {}
-    if row.available_slots != available:
-        row.available_slots = values["available_slots"] = available
     if alive:
         values["last_heartbeat_at"] = now
         values["lease_expires_at"] = now + timedelta(milliseconds=WORKER_TTL_MS)
-    if values:
+    if alive or (row.available_slots == 0) != (available == 0):
+        values["available_slots"] = available
         Worker.objects.filter(pk=row.pk).update(**values, version=F("version") + 1, updated_at=now)
+    row.available_slots = available
     return row
 
 

@@ -6,21 +6,35 @@ A run that has a place is a candidate for dispatch and keeps the place until it 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 from uuid import UUID
 
 from django.db import connection
 
-from apps.core import db
+from apps.core import bulk
 from apps.runs.models import Run
 from apps.tasks.models import Task
 
 
 def lock_tasks(task_ids: Iterable[UUID]) -> dict[UUID, Task]:
     """The tasks, locked in the order of their ids; taken before any row of their runs."""
-    wanted = sorted(set(task_ids))
+    wanted = set(task_ids)
     if not wanted:
         return {}
-    return {task.pk: task for task in db.lock(Task.objects.filter(pk__in=wanted).order_by("pk"))}
+    return _locked(*bulk.among(Task, "id", wanted))
+
+
+def lock_tasks_of(run_ids: Iterable[UUID]) -> dict[UUID, Task]:
+    """The tasks of the runs, locked likewise."""
+    wanted = set(run_ids)
+    if not wanted:
+        return {}
+    where, params = bulk.among(Run, "id", wanted)
+    return _locked(f"id IN (SELECT task_id FROM runs WHERE {where})", params)
+
+
+def _locked(where: str, params: list[Any]) -> dict[UUID, Task]:
+    return {task.pk: task for task in bulk.select_rows(Task, where, params, order="id", lock=True)}
 
 
 def capacity(task: Task) -> int:
@@ -55,12 +69,10 @@ def refill(tasks: Iterable[Task]) -> int:
 
 def _waiting(task_ids: list[UUID]) -> list[UUID]:
     """Those of the tasks that have a waiting run; literal conditions keep the partial index usable."""
-    field = Run._meta.get_field("task")
-    marks = ", ".join(["%s"] * len(task_ids))
+    where, params = bulk.among(Run, "task_id", task_ids)
     with connection.cursor() as cursor:
         cursor.execute(
-            f"SELECT DISTINCT task_id FROM runs WHERE task_id IN ({marks}) "
-            "AND status = 'queued' AND NOT holds_place",
-            [field.get_db_prep_value(task_id, connection) for task_id in task_ids],
+            f"SELECT DISTINCT task_id FROM runs WHERE {where} AND status = 'queued' AND NOT holds_place",
+            params,
         )
-        return [Run._meta.get_field("id").to_python(row[0]) for row in cursor.fetchall()]
+        return [Run._meta.pk.to_python(row[0]) for row in cursor.fetchall()]
