@@ -37,13 +37,22 @@ def ensure() -> str | None:
     if not is_claimable():
         remove()
         return None
+    try:
+        return require()
+    except BootstrapChallengeActive:
+        remove()
+        return None
+
+
+def require() -> str:
+    """The text of the file, issued and written where it is not good now; for who refuses rather than waits.
+
+    Raises what `issue_owner_bootstrap` raises, and OSError.
+    """
     known = read()
     if known is not None:
         return known
-    try:
-        issued = issue_owner_bootstrap(DEFAULT_PROJECT, console_issuer())
-    except BootstrapChallengeActive:
-        return None
+    issued = issue_owner_bootstrap(DEFAULT_PROJECT, console_issuer())
     text = f"{issued.challenge_id}.{issued.token}"
     _write(text)
     return text

@@ -113,6 +113,5 @@ def test_projects_38_no_http_issue_path() -> None:
     assert users == {
         "projects/services/__init__.py",
         "access/setup_file.py",
-        "access/management/commands/setup.py",
     }
     assert PolicySubject("system", "owner-bootstrap")

@@ -15,8 +15,6 @@ from apps.access import setup_file
 from apps.access.console import refuse
 from apps.access.services import setup_first_account
 from apps.core.errors import DomainError
-from apps.projects.queries import DEFAULT_PROJECT
-from apps.projects.services import console_issuer, issue_owner_bootstrap
 
 
 class Command(BaseCommand):
@@ -27,15 +25,10 @@ class Command(BaseCommand):
         parser.add_argument("--password-env", metavar="VAR", help=_("Read the password from this variable."))
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Claims with the token that `up` keeps, if there is one, else with a challenge of its own."""
+        """Claims with the token that `up` keeps, or one that stays for the next try if this one is refused."""
         password = _password(options["password_env"])
         try:
-            text = setup_file.read()
-            if text is not None:
-                challenge_id, token = setup_file.split(text)
-            else:
-                issued = issue_owner_bootstrap(DEFAULT_PROJECT, console_issuer())
-                challenge_id, token = issued.challenge_id, issued.token
+            challenge_id, token = setup_file.split(setup_file.require())
             user = setup_first_account(challenge_id, token, options["username"], password)
         except DomainError as error:
             raise refuse(error) from error
