@@ -24,6 +24,8 @@ from apps.access.endpoints import (
     page_of,
     paged,
 )
+from apps.access.parsers import StrictJSONParser
+from apps.core import ids
 from apps.core.errors import InvalidInput
 from apps.tasks import queries, services, validation
 from apps.tasks.documents import RevisionView, TaskView
@@ -118,6 +120,12 @@ class RevisionSerializer(ExecutionSerializer):
     created_by = ActorSerializer()
 
 
+class TaskParser(StrictJSONParser):
+    """Every text of a task has a rule that names its field (lessons D15)."""
+
+    checks_text = False
+
+
 FILTERS = [
     OpenApiParameter("search", str, description="Text in name or short name."),
     OpenApiParameter("label", str, description="Only with this label."),
@@ -128,6 +136,7 @@ FILTERS = [
 
 class Tasks(ProjectEndpoint):
     permissions = {"GET": "task.read", "POST": "task.create"}
+    parser_classes = (TaskParser,)
 
     @extend_schema(
         summary="List tasks", parameters=[*PAGE_PARAMETERS, *FILTERS], responses=paged(TaskSerializer)
@@ -144,6 +153,7 @@ class Tasks(ProjectEndpoint):
 
 class OneTask(ProjectEndpoint):
     permissions = {"GET": "task.read", "PATCH": "task.update", "DELETE": "task.delete"}
+    parser_classes = (TaskParser,)
 
     @extend_schema(summary="Show a task", responses=TaskSerializer)
     def get(self, request: Request, p: str, t: str) -> Response:
@@ -191,11 +201,19 @@ class OneRevision(ProjectEndpoint):
 def _filters(request: Request) -> queries.Filters:
     values = request.query_params
     return queries.Filters(
-        search=values.get("search") or None,
-        label=values.get("label") or None,
+        search=_text(values.get("search"), "search"),
+        label=_text(values.get("label"), "label"),
         enabled=_flag(values.get("enabled"), "enabled"),
         archived=bool(_flag(values.get("archived"), "archived")),
     )
+
+
+def _text(text: str | None, name: str) -> str | None:
+    if not text:
+        return None
+    if not ids.is_text_id(text, 255):
+        raise InvalidInput.field(name, _("1 to 255 characters."))
+    return text
 
 
 def _flag(text: str | None, name: str) -> bool | None:

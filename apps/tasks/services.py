@@ -70,7 +70,8 @@ class TaskDraft:
         if not isinstance(data, Mapping):
             raise InvalidInput(gettext_lazy("An object is expected."))
         known = {item.name for item in fields(cls)}
-        wrong = {name: [gettext_lazy("There is no such field.")] for name in data if name not in known}
+        unknown = [validation.printable(name) for name in data if name not in known]
+        wrong = {name: [gettext_lazy("There is no such field.")] for name in unknown}
         if "name" not in data:
             wrong["name"] = [gettext_lazy("This field is required.")]
         if wrong:

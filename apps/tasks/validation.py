@@ -86,7 +86,7 @@ def clean(values: Mapping[str, Any]) -> dict[str, Any]:
             if name not in BODY_FIELDS or value is not None:
                 cleaned[name] = rule(value)
         except Refused as refused:
-            wrong[name] = [refused.sentence]
+            wrong[printable(name)] = [refused.sentence]
         except NotAvailable as refused:
             later[name] = [refused.detail]
     if sum(name in cleaned for name in BODY_FIELDS) > 1:
@@ -96,6 +96,11 @@ def clean(values: Mapping[str, Any]) -> dict[str, Any]:
     if later:
         raise NotAvailable(fields=later)
     return cleaned
+
+
+def printable(name: str) -> str:
+    """The name of a field as an answer may hold it: a name that is no text stands as `_`."""
+    return name if ids.is_utf8(name) and "\0" not in name else "_"
 
 
 def body_of(cleaned: Mapping[str, Any]) -> Body | None:
