@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from django.contrib import auth
 from django.core.cache import cache
 from django.http import HttpRequest
@@ -26,8 +28,7 @@ def sign_in(request: HttpRequest, username: str, password: str) -> User:
         raise TooManyAttempts(retry_after=WINDOW_SECONDS)
     user = auth.authenticate(request, username=username, password=password)
     if not isinstance(user, User):
-        cache.add(key, 0, WINDOW_SECONDS)
-        cache.incr(key)
+        _count_failure(key)
         raise SignInRefused
     cache.delete(key)
     auth.login(request, user)
@@ -48,6 +49,15 @@ def is_fresh(request: HttpRequest, minutes: int = 15) -> bool:
     """Whether the password was given in this session within the last `minutes`."""
     since = request.session.get(AUTHENTICATED_AT)
     return isinstance(since, int) and 0 <= clock.now_ms() - since < minutes * 60_000
+
+
+def _count_failure(key: str) -> None:
+    """One more failure; the window starts with the first."""
+    if cache.add(key, 1, WINDOW_SECONDS):
+        return
+    # The window may end between the two calls; then this failure starts the next one.
+    with contextlib.suppress(ValueError):
+        cache.incr(key)
 
 
 @db.write_transaction

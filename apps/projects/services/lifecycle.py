@@ -27,7 +27,7 @@ def create_project(actor: PolicySubject, *, name: str, slug: str, origin: str) -
     project = Project(id=str(ids.uuid7()), name=name, slug=slug, created_at=now, updated_at=now)
     _save(project, slug)
     append_role_binding(
-        0, Binding(project.id, actor, 1, Role.OWNER, f"project-created:{project.id}"[:64], actor, now)
+        0, Binding(project.id, actor, 1, Role.OWNER, f"project-created:{project.id}", actor, now)
     )
     for scope in (audit.INSTANCE, project.id):
         audit.record(
