@@ -106,8 +106,6 @@ def _uuid(value: Any) -> UUID:
     return value if isinstance(value, UUID) else UUID(value)
 
 
-def _moment(value: Any) -> datetime:
-    if isinstance(value, datetime):
-        return value
-    # SQLite hands out the text that Django stored, in UTC.
-    return datetime.fromisoformat(value).replace(tzinfo=UTC)
+def _moment(value: datetime) -> datetime:
+    # SQLite hands out what Django stored, in UTC but without saying so.
+    return value if value.tzinfo is not None else value.replace(tzinfo=UTC)

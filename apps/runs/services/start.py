@@ -108,9 +108,11 @@ def start_run(
 @write_transaction
 def _start(wish: _Wish, task_id: UUID) -> Started | Skipped:
     policy.confirm(wish.grant)
+    task = places.lock_tasks([task_id]).get(task_id)
+    # Behind the lock: a start with the same key that came a moment before is on record now, and is not to be
+    # skipped over or replaced by its own repetition.
     if replay := _replay(wish):
         return replay
-    task = places.lock_tasks([task_id]).get(task_id)
     if task is None or task.project_id != wish.grant.project_id:
         raise NotFound
     if task.archived_at is not None:
@@ -123,7 +125,11 @@ def _start(wish: _Wish, task_id: UUID) -> Started | Skipped:
         return Skipped(_skip(wish, task, standing[0], now))
     if task.concurrency == Task.Concurrency.REPLACE:
         actor = Actor(wish.grant.actor.type, wish.grant.actor.id)
-        waiting = list(Run.objects.filter(task_id=task.pk, status="queued", holds_place=False))
+        # Locked, so that no worker moves one of them between our look and the end we give it.
+        standing = list(db.lock(Run.objects.filter(pk__in=[run.pk for run in standing]).order_by("pk")))
+        waiting = db.lock(
+            Run.objects.filter(task_id=task.pk, status="queued", holds_place=False).order_by("pk")
+        )
         cancel_locked([*standing, *waiting], "policy", now, actor, note="replaced")
         standing = [run for run in standing if not run.ended]
     try:
