@@ -27,7 +27,9 @@ PARTS = (
 
 def environment(home: Path, **extra: str) -> dict[str, str]:
     """What a person's shell would have, without anything of the test run's own."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("QINGLONG_", "DJANGO_"))}
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("QINGLONG_", "DJANGO_"))
+    }
     return {**kept, "QINGLONG_HOME": str(home), "QINGLONG_TIME_ZONE": "UTC", **extra}
 
 
@@ -71,7 +73,8 @@ class Up:
     def __init__(self, home: Path, *arguments: str, port: int | None = None, **extra: str) -> None:
         self.home = home
         self.port = port or free_port()
-        self.log = home.parent / f"{home.name}.{secrets.token_hex(3)}.log"
+        folder = next(path for path in home.parents if path.is_dir())
+        self.log = folder / f"{home.name}.{secrets.token_hex(3)}.log"
         with self.log.open("wb") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "manage.py", "up", "--port", str(self.port), *arguments],

@@ -1,0 +1,205 @@
+"""What `doctor` looks at: everything that commonly keeps an installation from working, each with a code.
+
+It changes nothing and starts nothing. Failures keep the product from working; warnings say what will not.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from django.conf import settings
+from django.core import checks
+from django.db import DatabaseError, connection
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from apps.core import health
+from apps.core.errors import DomainError
+from apps.dispatch.launching import INTERPRETERS
+from apps.dispatch.supervisor import launcher
+from apps.vault import keyring
+
+FREE_BYTES_LOW = 1024**3
+NODE_STRIPS_TYPES = (22, 6)
+_VERSION_S = 10
+
+
+class Level(StrEnum):
+    GOOD = "ok"
+    WARNING = "warning"
+    FAILURE = "FAILED"
+
+
+@dataclass(frozen=True)
+class Finding:
+    level: Level
+    code: str
+    sentence: str | Promise
+
+
+def examine() -> Iterator[Finding]:
+    """Every finding, in the order a start would meet them; later checks are left out where they make no sense."""
+    yield from _settings()
+    yield from _files()
+    yield from _disk()
+    reached = False
+    for finding in _database():
+        reached = finding.level is not Level.FAILURE
+        yield finding
+    if reached:
+        yield from _stored()
+    yield from _keyring()
+    yield from _interpreters()
+    yield from _node()
+
+
+def _settings() -> Iterator[Finding]:
+    wrong = [found for found in checks.run_checks() if found.is_serious() and not found.is_silenced()]
+    for found in wrong:
+        yield Finding(Level.FAILURE, "settings_invalid", f"{found.id}: {found.msg}")
+    if not wrong:
+        yield Finding(Level.GOOD, "settings", _("The settings can be read."))
+    if sys.platform != "linux":
+        yield Finding(
+            Level.WARNING, "platform_limited", _("Scripts run on Linux only; panel and API work here.")
+        )
+
+
+def _files() -> Iterator[Finding]:
+    home = Path(settings.HOME)
+    if not os.access(home, os.W_OK | os.X_OK):
+        yield Finding(Level.FAILURE, "home_not_writable", _("The home folder cannot be written."))
+        return
+    candidates = [home, home / "secret_key", home / "db.sqlite3", settings.KEYRING_PATH, settings.NODE_DIR]
+    wide = [
+        path for path in map(Path, candidates) if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077
+    ]
+    for path in wide:
+        yield Finding(
+            Level.FAILURE, "file_mode", _("Others may read %(path)s; use chmod go-rwx.") % {"path": path}
+        )
+    foreign = [path for path in map(Path, candidates) if path.exists() and path.stat().st_uid != os.geteuid()]
+    for path in foreign:
+        yield Finding(Level.FAILURE, "file_owner", _("%(path)s belongs to another user.") % {"path": path})
+    if not wide and not foreign:
+        yield Finding(Level.GOOD, "files", _("The home folder %(path)s is private.") % {"path": home})
+
+
+def _disk() -> Iterator[Finding]:
+    folder = next(path for path in (Path(settings.LOG_ROOT), Path(settings.HOME)) if path.exists())
+    free = shutil.disk_usage(folder).free
+    shown = {"free": f"{free / 1024**3:.1f} GiB"}
+    if free < health.FREE_BYTES_MIN:
+        yield Finding(Level.FAILURE, "disk_full", _("Only %(free)s are free for logs.") % shown)
+    elif free < FREE_BYTES_LOW:
+        yield Finding(Level.WARNING, "disk_low", _("Only %(free)s are free for logs.") % shown)
+    else:
+        yield Finding(Level.GOOD, "disk", _("%(free)s are free for logs.") % shown)
+
+
+def _database() -> Iterator[Finding]:
+    name = settings.DATABASES["default"]["NAME"]
+    if connection.vendor == "sqlite" and not Path(name).exists():
+        yield Finding(Level.FAILURE, "database_missing", _("There is no database yet; `up` makes it."))
+        return
+    try:
+        health.database()
+    except DatabaseError:
+        yield Finding(
+            Level.FAILURE, "database_unreachable", _("The database cannot be reached; check DATABASE_URL.")
+        )
+        return
+    yield Finding(Level.GOOD, "database", _("%(engine)s answers.") % {"engine": connection.display_name})
+
+
+def _stored() -> Iterator[Finding]:
+    named: tuple[tuple[str, Callable[[], str | None], str], ...] = (
+        ("migrations_pending", health.migrations, "migrations"),
+        ("schema_incomplete", health.schema, "schema"),
+    )
+    for code, check, good in named:
+        wrong = check()
+        if wrong is not None:
+            yield Finding(Level.FAILURE, code, wrong)
+            return
+        yield Finding(Level.GOOD, good, _("All that this version needs is there."))
+
+
+def _keyring() -> Iterator[Finding]:
+    if not os.path.lexists(settings.KEYRING_PATH):
+        yield Finding(Level.WARNING, "keyring_missing", _("There is no keyring yet; `up` makes it."))
+        return
+    try:
+        keyring.load().wipe()
+    except DomainError as error:
+        yield Finding(Level.FAILURE, error.code, error.detail)
+        return
+    yield Finding(Level.GOOD, "keyring", _("The keyring can be used."))
+
+
+def _interpreters() -> Iterator[Finding]:
+    for language, candidates in INTERPRETERS.items():
+        found = next((path for command in candidates if (path := _find(language, command[0]))), None)
+        if found is not None:
+            yield Finding(Level.GOOD, language, f"{language}: {found}")
+            continue
+        # Shell is what `before`, `after` and shell tasks need: without it nothing works.
+        level = Level.FAILURE if language == "shell" else Level.WARNING
+        names = ", ".join(command[0] for command in candidates)
+        yield Finding(
+            level,
+            f"{language}_missing",
+            _("Scripts in %(language)s cannot run: none of %(names)s is on QINGLONG_PATH.")
+            % {"language": language, "names": names},
+        )
+
+
+def _find(language: str, name: str) -> str | None:
+    path = shutil.which(name, path=settings.SCRIPT_PATH)
+    if path and language == "typescript" and name == "node" and _node_version(path) < NODE_STRIPS_TYPES:
+        return None
+    return path
+
+
+def _node_version(path: str) -> tuple[int, ...]:
+    try:
+        answer = subprocess.run(  # noqa: S603
+            [path, "--version"], capture_output=True, text=True, timeout=_VERSION_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return (0,)
+    return tuple(int(number) for number in re.findall(r"\d+", answer.stdout)[:2])
+
+
+def _node() -> Iterator[Finding]:
+    if launcher.reachable():
+        yield Finding(Level.GOOD, "launcher", _("The launcher of this node answers."))
+    else:
+        yield Finding(
+            Level.WARNING,
+            "launcher_not_running",
+            _("No launcher runs on this node: scripts cannot start here."),
+        )
+    if settings.RUN_AS is None:
+        yield Finding(
+            Level.WARNING,
+            "run_as_unset",
+            _(
+                "Scripts run as the user of the panel: whoever may edit a task can read what that user can read."
+            ),
+        )
+        return
+    try:
+        pwd.getpwnam(settings.RUN_AS)
+    except KeyError:
+        yield Finding(Level.FAILURE, "run_as_unknown", _("The user of QINGLONG_RUN_AS does not exist."))
