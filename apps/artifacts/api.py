@@ -25,6 +25,7 @@ from apps.runs.queries import project_of
 _WHOLE = re.compile(r"-?[0-9]{1,16}")
 _RANGE = re.compile(r"bytes=([0-9]{0,16})-([0-9]{0,16})")
 _LARGEST = 2**53 - 1
+_LAST_ATTEMPT = 2**31 - 1
 
 
 class AnyType(BaseContentNegotiation):
@@ -37,11 +38,19 @@ class AnyType(BaseContentNegotiation):
         return renderers[0], renderers[0].media_type
 
 
+def _number(least: int, most: int) -> dict[str, Any]:
+    return {"type": "integer", "minimum": least, "maximum": most}
+
+
 PARAMETERS = [
-    OpenApiParameter("attempt", int, description="Number of the attempt; the last without."),
-    OpenApiParameter("offset", int, description="First byte; negative counts from the end; 0 without."),
-    OpenApiParameter("limit", int, description="1 to 262,144 bytes; the most without."),
-    OpenApiParameter("download", bool, description="1: the whole log as a file."),
+    OpenApiParameter("attempt", _number(1, _LAST_ATTEMPT), description="The last one without."),
+    OpenApiParameter(
+        "offset",
+        _number(-_LARGEST, _LARGEST),
+        description="First byte; negative counts from the end; 0 without.",
+    ),
+    OpenApiParameter("limit", _number(1, reader.MAX_LENGTH), description="Bytes; the most without."),
+    OpenApiParameter("download", str, enum=["1"], description="The whole log as a file."),
     OpenApiParameter(
         "Range", str, OpenApiParameter.HEADER, description="One range, without offset and limit."
     ),
@@ -63,6 +72,8 @@ _RESPONSES = {
 
 
 class RunLog(ProjectEndpoint):
+    """What a run printed, stdout and stderr in order, byte for byte."""
+
     permissions = {"GET": "artifact.read"}
     mask = True
     content_negotiation_class = AnyType
@@ -77,7 +88,7 @@ class RunLog(ProjectEndpoint):
     @extend_schema(summary="Read a log", parameters=[*PARAMETERS, *_HEADERS], responses=_RESPONSES)
     def get(self, request: Request, id: str) -> HttpResponseBase:
         attempt = _attempt(request)
-        if request.query_params.get("download") in ("1", "true"):
+        if request.query_params.get("download") == "1":
             return self._download(id, attempt)
         if _asks_range(request):
             return self._range(request, id, attempt)
@@ -146,7 +157,7 @@ def _run(text: str) -> UUID:
 
 
 def _attempt(request: Request) -> int | None:
-    return _whole(request, "attempt", None, 1, 2**31 - 1)
+    return _whole(request, "attempt", None, 1, _LAST_ATTEMPT)
 
 
 def _offset(request: Request) -> int:

@@ -135,6 +135,8 @@ FILTERS = [
 
 
 class Tasks(ProjectEndpoint):
+    """The tasks of a project."""
+
     permissions = {"GET": "task.read", "POST": "task.create"}
     parser_classes = (TaskParser,)
 
@@ -152,6 +154,8 @@ class Tasks(ProjectEndpoint):
 
 
 class OneTask(ProjectEndpoint):
+    """A task: what it runs, and how."""
+
     permissions = {"GET": "task.read", "PATCH": "task.update", "DELETE": "task.delete"}
     parser_classes = (TaskParser,)
 
@@ -181,6 +185,8 @@ class OneTask(ProjectEndpoint):
 
 
 class Revisions(ProjectEndpoint):
+    """What a task executed over time."""
+
     permissions = {"GET": "task.read"}
 
     @extend_schema(summary="List revisions", parameters=PAGE_PARAMETERS, responses=paged(RevisionSerializer))
@@ -191,6 +197,8 @@ class Revisions(ProjectEndpoint):
 
 
 class OneRevision(ProjectEndpoint):
+    """What a run of one revision executed."""
+
     permissions = {"GET": "task.read"}
 
     @extend_schema(summary="Show a revision", responses=RevisionSerializer)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from django.db import IntegrityError
+from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -71,11 +72,13 @@ class TaskDraft:
             raise InvalidInput(gettext_lazy("An object is expected."))
         known = {item.name for item in fields(cls)}
         unknown = [validation.printable(name) for name in data if name not in known]
-        wrong = {name: [gettext_lazy("There is no such field.")] for name in unknown}
+        wrong: dict[str, list[str | Promise]] = {
+            name: [gettext_lazy("There is no such field.")] for name in unknown
+        }
         if "name" not in data:
             wrong["name"] = [gettext_lazy("This field is required.")]
         if wrong:
-            raise InvalidInput(fields=dict(wrong))
+            raise InvalidInput(fields=wrong)
         return cls(**data)
 
     def cleaned(self) -> dict[str, Any]:
