@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.utils.translation import gettext_lazy as _
 
-from apps.core.errors import Conflict, Corrupt, DomainError, Gone, InvalidInput, Unavailable
+from apps.core.errors import Conflict, Corrupt, DomainError, Gone, InvalidInput, NotFound, Unavailable
 
 
 class SecretUnavailable(Unavailable):
@@ -22,6 +22,21 @@ class KeyringExists(Conflict):
 class KeyringFull(Conflict):
     code = "keyring_full"
     message = _("The keyring holds 16 keys; retire one first.")
+
+
+class KeyUnknown(NotFound):
+    code = "key_unknown"
+    message = _("The keyring has no such key.")
+
+
+class KeyActive(Conflict):
+    code = "key_active"
+    message = _("New values are sealed with this key; rotate first.")
+
+
+class KeyInUse(Conflict):
+    code = "key_in_use"
+    message = _("Stored values still need this key; re-seal them first.")
 
 
 class PayloadTooLarge(InvalidInput):

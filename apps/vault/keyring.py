@@ -18,7 +18,7 @@ from typing import Any
 from django.conf import settings
 
 from apps.core import canonical
-from apps.vault.errors import KeyringExists, KeyringFull, SecretUnavailable
+from apps.vault.errors import KeyActive, KeyringExists, KeyringFull, KeyUnknown, SecretUnavailable
 from qinglong.environment import ConfigurationError, private_folder
 
 MAX_BYTES = 16_384
@@ -130,21 +130,42 @@ def create() -> str:
     return key_id
 
 
+def remove(key_id: str) -> None:
+    """Takes a key out of the file; whether values still need it is for `sealing.retire_key` to ask.
+
+    Raises KeyActive for the active key, KeyUnknown, and SecretUnavailable.
+    """
+    with _exclusively(Path(settings.KEYRING_PATH).parent), opened() as keyring:
+        if keyring.resolve(key_id) is None:
+            raise KeyUnknown
+        if key_id == keyring.active_key_id:
+            raise KeyActive
+        _replace(
+            keyring.active_key_id, {name: key for name, key in _copies(keyring).items() if name != key_id}
+        )
+
+
 def rotate() -> str:
     """Adds a random key, makes it the active one and returns its id; old keys stay.
 
     Raises KeyringFull at 16 keys and SecretUnavailable where the present file cannot be used.
     """
-    path = Path(settings.KEYRING_PATH)
-    with _exclusively(path.parent), opened() as keyring:
+    with _exclusively(Path(settings.KEYRING_PATH).parent), opened() as keyring:
         if len(keyring.keys) >= MAX_KEYS:
             raise KeyringFull
         key_id = _new_id()
-        keys = {name: bytes(key.material) for name, key in keyring.keys.items()}
-        temporary = _write_beside(path, _document(key_id, {**keys, key_id: secrets.token_bytes(KEY_BYTES)}))
-        temporary.replace(path)
-        _sync(path.parent)
+        _replace(key_id, {**_copies(keyring), key_id: secrets.token_bytes(KEY_BYTES)})
     return key_id
+
+
+def _copies(keyring: Keyring) -> dict[str, bytes]:
+    return {name: bytes(key.material) for name, key in keyring.keys.items()}
+
+
+def _replace(active: str, keys: dict[str, bytes]) -> None:
+    path = Path(settings.KEYRING_PATH)
+    _write_beside(path, _document(active, keys)).replace(path)
+    _sync(path.parent)
 
 
 def _read(path: str | Path, into: bytearray) -> None:

@@ -26,7 +26,7 @@ from apps.core import canonical, clock, ids
 from apps.core.db import write_transaction
 from apps.core.errors import InvalidInput
 from apps.vault import keyring
-from apps.vault.errors import PayloadExpired, PayloadTooLarge, PayloadUnreadable
+from apps.vault.errors import KeyInUse, PayloadExpired, PayloadTooLarge, PayloadUnreadable
 from apps.vault.models import SealedPayload
 
 MAX_CLEAR_BYTES = 65_536
@@ -68,6 +68,8 @@ def seal(
     `holder` is the (type, id) of the row it belongs to. Raises PayloadTooLarge, InvalidInput for what is no
     JSON, and SecretUnavailable.
     """
+    if purpose not in _purposes:
+        raise ValueError("the purpose is not registered")
     clear = _clear(value)
     payload_id = payload_id or ids.uuid7()
     aad = _aad(project_id, holder[1], payload_id)
@@ -148,6 +150,16 @@ def keys_in_use() -> dict[str, bool]:
         }
 
 
+def retire_key(key_id: str) -> None:
+    """Takes a key that nothing needs out of the keyring; backups sealed with it can then not be read.
+
+    Raises KeyInUse while a payload of any purpose needs it, KeyActive and KeyUnknown.
+    """
+    if keys_in_use().get(key_id):
+        raise KeyInUse
+    keyring.remove(key_id)
+
+
 @dataclass(frozen=True)
 class _Subkey:
     id: str
@@ -161,8 +173,6 @@ class _Subkey:
 
 def _derive(master: keyring.MasterKey, purpose: str) -> _Subkey:
     """The purpose's own keys; the first half encrypts, the second authenticates the stored hash."""
-    if purpose not in _purposes:
-        raise ValueError("the purpose is not registered")
     material = HKDF(SHA256(), 64, None, _LABEL + purpose.encode()).derive(master.material)
     encryption = material[:32]
     key_id = "sha256:" + hashlib.sha256(encryption).hexdigest()[:16]

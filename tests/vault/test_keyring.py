@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from apps.core import clock
 from apps.vault import keyring, sealing
 from apps.vault.errors import KeyringExists, KeyringFull, SecretUnavailable
 from apps.vault.models import SealedPayload
@@ -104,9 +103,9 @@ def test_ensure_names_an_unusable_file(key_path: Path, key: str) -> None:
 
 @pytest.mark.django_db
 def test_command(key_path: Path) -> None:
-    def run(action: str) -> str:
+    def run(*arguments: str) -> str:
         out = StringIO()
-        call_command("keyring", action, stdout=out)
+        call_command("keyring", *arguments, stdout=out)
         return out.getvalue()
 
     run("create")
@@ -117,4 +116,11 @@ def test_command(key_path: Path) -> None:
     run("rotate")
     second = keyring.load().active_key_id
     assert run("status").splitlines() == [f"{first} in use", f"{second} active"]
-    assert SealedPayload.objects.get().created_at <= clock.now()
+    for key, code in ((first, "key_in_use"), (second, "key_active"), ("k9", "key_unknown")):
+        with pytest.raises(CommandError, match=code):
+            run("retire", key)
+    assert run("reseal").startswith("1 ")
+    run("retire", first)
+    assert run("status").splitlines() == [f"{second} active in use"]
+    row = SealedPayload.objects.get()
+    assert sealing.unseal(row.pk, "test.value", project_id="p", holder=("run", "1")) == 1
