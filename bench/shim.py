@@ -43,7 +43,6 @@ class Bench:
             env={"PATH": "/usr/bin:/bin", "HOME": str(self.home)},
             cwd=str(self.home),
             attempt_dir=folder,
-            tmpdir=f"{folder}/tmp",
             log=log,
             receipts_root=f"{self.home}/receipts",
         )

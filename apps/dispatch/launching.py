@@ -91,7 +91,6 @@ class Planner:
             env={**self._environment(run, attempt, home, project_slug, task_slug), **environment},
             cwd=os.path.normpath(home / execution.work_dir) if execution.work_dir else str(home),
             attempt_dir=str(folder),
-            tmpdir=str(folder / "tmp"),
             log=LogSpec(
                 str(settings.LOG_ROOT),
                 facts.artifact_id(str(run.pk), str(attempt.pk)),

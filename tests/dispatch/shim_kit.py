@@ -116,7 +116,6 @@ class Kit:
             "env": {"PATH": PATH, "HOME": f"{self.home}/home"},
             "cwd": f"{self.home}/home",
             "attempt_dir": folder,
-            "tmpdir": f"{folder}/tmp",
             "log": LogSpec(f"{self.home}/logs", artifact_id(run, attempt), 1 << 24),
             "receipts_root": f"{self.home}/receipts",
             "grace_ms": 300,

@@ -26,10 +26,11 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(_HERE))))
 sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _HERE]
 
-from apps.dispatch.launcher import programs, shim, tree  # noqa: E402
+from apps.dispatch.launcher import files, programs, shim, tree  # noqa: E402
 
 SOCKET_NAME = "launcher.sock"
 LOCK_NAME = "launcher.lock"
+EMPTY_INPUT_NAME = "empty-input.json"
 ANOTHER_RUNS = 3
 UNUSABLE = 4
 BACKLOG = 64
@@ -42,9 +43,10 @@ _DESCRIPTORS_MAX = 1_048_576
 class Launcher:
     """Accepts connections and turns each request into a shim."""
 
-    def __init__(self, listener: socket.socket, boot: str) -> None:
+    def __init__(self, listener: socket.socket, boot: str, empty_input: str) -> None:
         self._listener = listener
         self._boot = boot
+        self._empty_input = empty_input
         self._clients: dict[int, socket.socket] = {}
         self._poll = select.poll()
         self._poll.register(listener, select.POLLIN)
@@ -102,7 +104,7 @@ class Launcher:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
             return False
         if pid == 0:
-            _become_shim(spec_descriptor, control, self._boot)
+            _become_shim(spec_descriptor, control, self._boot, self._empty_input)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
         return True
 
@@ -110,7 +112,7 @@ class Launcher:
 _HANDLED = (signal.SIGTERM, signal.SIGINT)
 
 
-def _become_shim(spec_descriptor: int, control: int, boot: str) -> None:
+def _become_shim(spec_descriptor: int, control: int, boot: str, empty_input: str) -> None:
     """Never returns: whatever happens, the child does not fall back into the launcher's loop."""
     try:
         low, high = sorted((spec_descriptor, control))
@@ -123,7 +125,7 @@ def _become_shim(spec_descriptor: int, control: int, boot: str) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.chdir("/")
-        shim.serve(control, spec_descriptor, boot)
+        shim.serve(control, spec_descriptor, boot, empty_input)
     except BaseException:
         os._exit(1)
     os._exit(0)
@@ -158,6 +160,7 @@ def _listen(node: str) -> socket.socket:
         os.write(lock, f"{os.getpid()}\n".encode())  # for people; the lock itself is what counts
         with suppress(FileNotFoundError):
             os.unlink(SOCKET_NAME)
+        _make_empty_input()
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         os.umask(0o177)
         listener.bind(SOCKET_NAME)
@@ -167,6 +170,13 @@ def _listen(node: str) -> socket.socket:
     except OSError as error:
         _fail(f"the node folder cannot be used: {os.strerror(error.errno or 0)}", UNUSABLE)
     return listener
+
+
+def _make_empty_input() -> None:
+    """What scripts without input read: one file for all of them. Made anew, whatever was there."""
+    with suppress(FileNotFoundError):
+        os.unlink(EMPTY_INPUT_NAME)
+    files.create_file(EMPTY_INPUT_NAME, b"{}", 0o400)
 
 
 def _fail(text: str, code: int) -> None:
@@ -211,7 +221,7 @@ def main(arguments: list[str]) -> None:
         # Ignored: what scripts may send to their parent by mistake, and what a terminal sends on.
         signal.signal(number, signal.SIG_IGN if number in programs.IGNORED else signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects ended shims
-    launcher = Launcher(listener, tree.boot_id())
+    launcher = Launcher(listener, tree.boot_id(), f"{node}/{EMPTY_INPUT_NAME}")
     for number in _HANDLED:
         signal.signal(number, launcher.end)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

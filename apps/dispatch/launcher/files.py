@@ -20,9 +20,9 @@ INPUT = "input.json"
 OUTPUT = "output.json"
 STOP_FACT = "stop.json"
 LOG_FACT = "log.json"
-GO_MARK = "go"
-TMP = "tmp"
 SHELL_BODY = "body.sh"
+# The sticky bit says "prepared, nothing has run"; it goes with `go` and costs no entry of the folder.
+_PREPARED = 0o1700
 # One argument ends at 128 KiB on Linux; longer shell text is read from a file instead.
 ARGUMENT_BYTES_MAX = 120_000
 
@@ -36,10 +36,10 @@ class PrepareError(Exception):
         self.detail = detail
 
 
-def create_file(path: str, data: bytes = b"") -> None:
-    """Make a new 0600 file with this content; FileExistsError when the name is taken."""
+def create_file(path: str, data: bytes, mode: int = 0o600) -> None:
+    """Make a new file with this content; FileExistsError when the name is taken."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o600)
+    descriptor = os.open(path, flags, mode)
     try:
         write_all(descriptor, data)
     finally:
@@ -51,7 +51,7 @@ class AttemptFolder:
 
     def __init__(self, spec: LaunchSpec) -> None:
         self.path = spec.attempt_dir
-        self._given = [INPUT]
+        self._given = [] if spec.input is None else [INPUT]
         if isinstance(spec.body, ScriptBody):
             self._given.append(spec.body.filename)
         if needs_file(spec):
@@ -64,29 +64,32 @@ class AttemptFolder:
         A folder left by a shim that died before `go` is taken over: nothing of it has run.
         """
         ensure_private_directory(os.path.dirname(self.path))
-        with suppress(FileExistsError):
-            os.mkdir(self.path, 0o700)
+        taken_over = False
+        try:
+            os.mkdir(self.path, _PREPARED)
+        except FileExistsError:
+            taken_over = True
         self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._release()
             raise PrepareError("attempt_active", "another shim holds this attempt") from None
-        if os.path.lexists(f"{self.path}/{GO_MARK}"):
+        if stat.S_IMODE(os.fstat(self._descriptor).st_mode) != _PREPARED:
             self._release()
             raise PrepareError("attempt_started", "this attempt was started before")
-        self._clear()
-        create_file(f"{self.path}/{INPUT}", b"{}" if spec.input is None else to_bytes(spec.input))
+        if taken_over:
+            self._clear()
+        if spec.input is not None:
+            create_file(f"{self.path}/{INPUT}", to_bytes(spec.input))
         if isinstance(spec.body, ScriptBody):
             create_file(f"{self.path}/{spec.body.filename}", to_bytes(spec.body.source))
         elif isinstance(spec.body, ShellBody) and needs_file(spec):
             create_file(f"{self.path}/{SHELL_BODY}", to_bytes(spec.body.text))
-        os.mkdir(spec.tmpdir, 0o700)
 
     def mark_go(self) -> None:
-        """Leave the mark that forbids a second start of this attempt."""
-        # A second name for a file that is there: cheaper than a new one, and it needs no space.
-        os.link(f"{self.path}/{INPUT}", f"{self.path}/{GO_MARK}")
+        """Take the mark of a folder whose attempt may still start: from here on it never starts again."""
+        os.fchmod(self._descriptor, 0o700)
 
     def remove(self) -> None:
         """Take everything prepared away again; only for an attempt that never started."""
@@ -97,8 +100,8 @@ class AttemptFolder:
             os.rmdir(self.path)
         self._release()
 
-    def write_fact(self, name: str, value: dict[str, object], *, sync: bool) -> None:
-        """Write a small JSON file atomically, replacing an older one. OSError from the system."""
+    def write_fact(self, name: str, value: dict[str, object]) -> None:
+        """Write a small JSON file atomically and synced, replacing an older one. OSError from the system."""
         temporary = f"{self.path}/.{name}.tmp"
         with suppress(FileNotFoundError):
             os.unlink(temporary)
@@ -106,13 +109,11 @@ class AttemptFolder:
         descriptor = os.open(temporary, flags, 0o600)
         try:
             write_all(descriptor, json.dumps(value, separators=(",", ":")).encode())
-            if sync:
-                os.fsync(descriptor)
+            os.fsync(descriptor)
         finally:
             os.close(descriptor)
         os.rename(temporary, f"{self.path}/{name}")
-        if sync:
-            sync_directory(self.path)
+        sync_directory(self.path)
 
     def sync_output(self) -> None:
         """fsync what the script left as its output, when that is a regular file."""
@@ -129,8 +130,6 @@ class AttemptFolder:
         for name in self._given:
             with suppress(OSError):
                 os.unlink(f"{self.path}/{name}")
-        with suppress(OSError):
-            os.rmdir(f"{self.path}/{TMP}")
 
     def _release(self) -> None:
         os.close(self._descriptor)

@@ -14,7 +14,6 @@ from apps.artifacts.facts import ArtifactFileError, TruncationFact, publish_fact
 from apps.dispatch.launcher import hooks, programs, tree
 from apps.dispatch.launcher.control import Channel
 from apps.dispatch.launcher.files import (
-    GO_MARK,
     INPUT,
     LOG_FACT,
     OUTPUT,
@@ -50,8 +49,11 @@ NEVER_REAPED = 128 + 9
 BROKEN = 255
 
 
-def serve(control: int, spec_descriptor: int, boot: str) -> None:
-    """The whole life of a shim, from the two descriptors a session sent. Returns when it is over."""
+def serve(control: int, spec_descriptor: int, boot: str, empty_input: str) -> None:
+    """The whole life of a shim, from the two descriptors a session sent. Returns when it is over.
+
+    `empty_input` is the path of a file that holds `{}`, for scripts that are given nothing.
+    """
     channel = Channel(control)
     loop = Loop(channel)
     os.setsid()
@@ -66,11 +68,11 @@ def serve(control: int, spec_descriptor: int, boot: str) -> None:
             undo.callback(sink.discard)
             reservation = ReceiptStore(spec.receipts_root).reserve(spec.attempt_id)
             undo.callback(reservation.discard)
-            make_working_folder(spec)
             pid = os.getpid()
             stat = tree.read_stat(pid)
             ticks = stat.start_ticks if stat else 0
             channel.send(state="ready", pid=pid, start_ticks=ticks, boot_id=boot)
+            make_working_folder(spec)
             while channel.open and not loop.go and loop.stop_cause is None:
                 loop.turn()
             if channel.open and not loop.go:
@@ -89,7 +91,8 @@ def serve(control: int, spec_descriptor: int, boot: str) -> None:
         detail = os.strerror(error.errno or 0)
         channel.send(state="failed", code="io_error", detail=detail)
         return
-    run = Run(spec, channel=channel, loop=loop, folder=folder, sink=sink, reservation=reservation)
+    given = empty_input if spec.input is None else f"{spec.attempt_dir}/{INPUT}"
+    run = Run(spec, given, channel=channel, loop=loop, folder=folder, sink=sink, reservation=reservation)
     run.carry_out()
 
 
@@ -107,6 +110,7 @@ class Run:
     def __init__(
         self,
         spec: LaunchSpec,
+        given: str,
         *,
         channel: Channel,
         loop: Loop,
@@ -115,6 +119,7 @@ class Run:
         reservation: Reservation,
     ) -> None:
         self._spec = spec
+        self._input = given
         self._channel = channel
         self._loop = loop
         self._folder = folder
@@ -163,9 +168,9 @@ class Run:
             self._announce(0)
             return programs.NOT_EXECUTABLE
         env = {to_bytes(name): to_bytes(value) for name, value in spec.env.items()}
-        env[b"QINGLONG_INPUT"] = to_bytes(f"{spec.attempt_dir}/{INPUT}")
+        env[b"QINGLONG_INPUT"] = to_bytes(self._input)
         env[b"QINGLONG_OUTPUT"] = to_bytes(f"{spec.attempt_dir}/{OUTPUT}")
-        env[b"TMPDIR"] = to_bytes(spec.tmpdir)
+        env[b"TMPDIR"] = to_bytes(spec.attempt_dir)
         if spec.before is not None and not self._interrupted():
             env = self._before(to_bytes(spec.before), env)
         if self._interrupted():
@@ -317,11 +322,6 @@ class Run:
         folder.sync_output()
         sink.close()
         finished_at_ms = max(self._started_at_ms, wall_ms())
-        log_fact: dict[str, object] = {
-            "incomplete": sink.incomplete,
-            "bytes_seen": sink.bytes_seen,
-            "bytes_written": sink.bytes_written,
-        }
         with suppress(OSError, ArtifactFileError):
             artifact = spec.log.artifact_id
             publish_fact(
@@ -335,11 +335,17 @@ class Run:
                     observed_at_ms=finished_at_ms,
                 ),
             )
-        with suppress(OSError):
-            folder.write_fact(LOG_FACT, log_fact, sync=sink.incomplete)
+        if sink.incomplete or sink.quota_reached:
+            log_fact: dict[str, object] = {
+                "incomplete": sink.incomplete,
+                "bytes_seen": sink.bytes_seen,
+                "bytes_written": sink.bytes_written,
+            }
+            with suppress(OSError):
+                folder.write_fact(LOG_FACT, log_fact)
         if stop_fact is not None:
             with suppress(OSError):
-                folder.write_fact(STOP_FACT, stop_fact, sync=True)
+                folder.write_fact(STOP_FACT, stop_fact)
         receipt = Receipt(
             run_id=spec.run_id,
             attempt_id=spec.attempt_id,
@@ -372,5 +378,3 @@ class Run:
             except (OSError, ArtifactFileError):
                 continue
 
-
-__all__ = ["GO_MARK", "serve"]

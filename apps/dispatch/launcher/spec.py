@@ -19,7 +19,7 @@ SPEC_BYTES_MAX = 2 * 1024 * 1024
 # One argument of a Linux process ends at 128 KiB; a hook is passed as one.
 HOOK_BYTES_MAX = 100 * 1024
 DURATION_MS_MAX = 366 * 86_400_000
-RESERVED_NAMES = frozenset({"input.json", "output.json", "stop.json", "log.json", "go", "tmp", "body.sh"})
+RESERVED_NAMES = frozenset({"input.json", "output.json", "stop.json", "log.json", "body.sh"})
 
 _FILENAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -66,7 +66,10 @@ class LogSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchSpec:
-    """One attempt. Times in milliseconds; `deadline_at_ms` is wall clock, paths are absolute."""
+    """One attempt. Times in milliseconds; `deadline_at_ms` is wall clock, paths are absolute.
+
+    `attempt_dir` is also the script's TMPDIR. Without `input` the script reads the node's one empty input.
+    """
 
     run_id: str
     attempt_id: str
@@ -76,7 +79,6 @@ class LaunchSpec:
     env: Mapping[str, str] = field(repr=False)
     cwd: str
     attempt_dir: str
-    tmpdir: str
     log: LogSpec
     receipts_root: str
     before: str | None = field(default=None, repr=False)
@@ -130,7 +132,7 @@ def parse(data: bytes) -> LaunchSpec:
         raise SpecError("token is ill-formed")
     if _texts("mask", top["mask"]):
         raise SpecError("mask must be empty")
-    spec = LaunchSpec(
+    return LaunchSpec(
         run_id=_text("run_id", top["run_id"]),
         attempt_id=_text("attempt_id", top["attempt_id"]),
         callback_sequence=_integer("callback_sequence", top["callback_sequence"], 1, SAFE_INTEGER_MAX),
@@ -139,7 +141,6 @@ def parse(data: bytes) -> LaunchSpec:
         env=_environment(top["env"]),
         cwd=_path("cwd", top["cwd"]),
         attempt_dir=_path("attempt_dir", top["attempt_dir"]),
-        tmpdir=_path("tmpdir", top["tmpdir"]),
         log=_log(top["log"]),
         receipts_root=_path("receipts_root", top["receipts_root"]),
         before=_optional_hook("before", top["before"]),
@@ -150,9 +151,6 @@ def parse(data: bytes) -> LaunchSpec:
         input=None if top["input"] is None else _text("input", top["input"]),
         mask=(),
     )
-    if spec.tmpdir != f"{spec.attempt_dir}/" + "tmp":
-        raise SpecError("tmpdir must be the attempt folder's tmp")
-    return spec
 
 
 _TOP = (
@@ -173,7 +171,6 @@ _TOP = (
     "log",
     "receipts_root",
     "mask",
-    "tmpdir",
 )
 _LOG = ("root", "artifact_id", "max_bytes")
 
