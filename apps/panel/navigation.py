@@ -36,13 +36,16 @@ class Group:
 
 def tabbar(project: Project | None) -> list[Entry]:
     """What a thumb reaches first."""
-    entries = [Entry("dashboard", "dashboard", pgettext_lazy("navigation", "Dashboard"), reverse("panel:index"), True)]
+    entries = [_first("dashboard", pgettext_lazy("navigation", "Dashboard"), reverse("panel:index"))]
     if project is not None:
-        entries += [
-            Entry("tasks", "tasks", pgettext_lazy("navigation", "Tasks"), reverse("panel:tasks", args=[project.slug]), True),
-            Entry("runs", "runs", pgettext_lazy("navigation", "Runs"), reverse("panel:runs", args=[project.slug]), True),
-        ]
+        tasks, runs = (reverse(f"panel:{name}", args=[project.slug]) for name in ("tasks", "runs"))
+        entries.append(_first("tasks", pgettext_lazy("navigation", "Tasks"), tasks))
+        entries.append(_first("runs", pgettext_lazy("navigation", "Runs"), runs))
     return entries
+
+
+def _first(key: str, title: Promise, url: str) -> Entry:
+    return Entry(key, key, title, url, in_tabbar=True)
 
 
 def groups(visitor: Visitor, project: Project | None) -> list[Group]:

@@ -9,7 +9,13 @@ from urllib.parse import urlencode
 
 from django.conf import settings
 from django.contrib import messages
-from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotModified, HttpResponseRedirect
+from django.http import (
+    HttpRequest,
+    HttpResponse,
+    HttpResponseBase,
+    HttpResponseNotModified,
+    HttpResponseRedirect,
+)
 from django.shortcuts import render, resolve_url
 from django.urls import reverse
 from django.utils.cache import add_never_cache_headers
@@ -122,8 +128,12 @@ class Page(View):
 
     def complain(self, error: DomainError) -> None:
         """A refusal on the next page: the sentence, and the code in small."""
-        sentence = next((str(s) for group in getattr(error, "fields", {}).values() for s in group), str(error.detail))
-        messages.error(self.request, _("%(sentence)s (%(code)s)") % {"sentence": sentence, "code": error.code})
+        sentence = next(
+            (str(s) for group in getattr(error, "fields", {}).values() for s in group), str(error.detail)
+        )
+        messages.error(
+            self.request, _("%(sentence)s (%(code)s)") % {"sentence": sentence, "code": error.code}
+        )
 
 
 class Action(Page):
@@ -140,7 +150,7 @@ class Action(Page):
                 return self.after(**kwargs)
             raise
 
-    def act(self, **kwargs: Any) -> HttpResponse:
+    def act(self, *args: Any, **kwargs: Any) -> HttpResponse:
         """Does it and says so."""
         raise NotImplementedError
 

@@ -110,7 +110,9 @@ def run_rows(runs: Sequence[Run]) -> list[RunRow]:
     people = names(run.triggered_by_id for run in runs)
     newest = latest_attempts([run.pk for run in runs])
     return [
-        RunRow(run, people.get(run.triggered_by_id, ""), newest[run.pk].exit_code if run.pk in newest else None)
+        RunRow(
+            run, people.get(run.triggered_by_id, ""), newest[run.pk].exit_code if run.pk in newest else None
+        )
         for run in runs
     ]
 

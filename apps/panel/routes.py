@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from django.urls import URLPattern, URLResolver, path
 
-from apps.panel.views import audit, dashboard, people, projects, run, runs, task, task_edit, tasks, tokens, workers
+from apps.panel.views import (
+    audit,
+    dashboard,
+    people,
+    projects,
+    run,
+    runs,
+    task,
+    task_edit,
+    tasks,
+    tokens,
+    workers,
+)
 
 pages: list[URLPattern | URLResolver] = [
     path("", dashboard.Dashboard.as_view(), name="index"),
@@ -13,7 +25,9 @@ pages: list[URLPattern | URLResolver] = [
     path("p/<str:p>/task/<str:t>/", task.TaskRuns.as_view(), name="task"),
     path("p/<str:p>/task/<str:t>/script/", task.TaskScript.as_view(), name="task-script"),
     path("p/<str:p>/task/<str:t>/revisions/", task.TaskRevisions.as_view(), name="task-revisions"),
-    path("p/<str:p>/task/<str:t>/revisions/<str:revision>/", task.TaskRevision.as_view(), name="task-revision"),
+    path(
+        "p/<str:p>/task/<str:t>/revisions/<str:revision>/", task.TaskRevision.as_view(), name="task-revision"
+    ),
     path("p/<str:p>/task/<str:t>/skips/", task.TaskSkips.as_view(), name="task-skips"),
     path("p/<str:p>/task/<str:t>/edit/", task_edit.EditTask.as_view(), name="task-edit"),
     path("p/<str:p>/task/<str:t>/run/", tasks.RunTask.as_view(), name="task-run"),

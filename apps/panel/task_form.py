@@ -190,7 +190,13 @@ def _number(value: int | None, factor: int) -> str:
 
 def _texts(view: TaskView | None) -> dict[str, str]:
     texts = dict.fromkeys(TEXTS, "")
-    texts |= {"kind": "script", "language": "python", "concurrency": "queue", "max_parallel": "2", "priority": "0"}
+    texts |= {
+        "kind": "script",
+        "language": "python",
+        "concurrency": "queue",
+        "max_parallel": "2",
+        "priority": "0",
+    }
     texts |= {"grace": _number(DEFAULT_GRACE_MS, 1000), "quota": _number(DEFAULT_LOG_QUOTA, _MEBIBYTE)}
     if view is None:
         return texts

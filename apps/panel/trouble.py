@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 def page(request: HttpRequest, error: DomainError, visitor: Visitor | None = None) -> HttpResponse:
     """The page of a refusal; an id that does not exist and one that is masked give the same bytes."""
-    titles = {403: _("Not allowed"), 404: _("Nothing here"), 409: _("Changed meanwhile"), 503: _("Busy just now")}
+    titles = {
+        403: _("Not allowed"),
+        404: _("Nothing here"),
+        409: _("Changed meanwhile"),
+        503: _("Busy just now"),
+    }
     advice = {
         403: _("An owner or admin of the project can give you the right."),
         404: _("It does not exist, or it is not shared with you."),

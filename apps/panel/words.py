@@ -49,7 +49,7 @@ WAITS: dict[str, Promise] = {
     "place": gettext_lazy("Waits until an earlier run of this task has ended."),
     "worker": gettext_lazy("Waits for a worker with a free slot."),
     "labels": gettext_lazy("Waits for a worker with the wanted labels."),
-    "priority": gettext_lazy("Waits behind runs with a higher priority."),
+    "priority": gettext_lazy("Waits for its turn."),
 }
 
 

@@ -74,7 +74,9 @@ def ago(at: datetime | None) -> SafeString | str:
 @register.filter
 def exact(at: datetime | None) -> SafeString | str:
     """`2026-11-29 18:05:03`."""
-    return "" if at is None else format_html('<time datetime="{}">{}</time>', clock.rfc3339(at), words.exact(at))
+    return (
+        "" if at is None else format_html('<time datetime="{}">{}</time>', clock.rfc3339(at), words.exact(at))
+    )
 
 
 @register.filter
@@ -82,8 +84,9 @@ def clocktime(at: datetime) -> SafeString:
     """`18:05:03.120`, the date on hover."""
     text = words.exact(at)
     return format_html(
-        '<time datetime="{}" title="{}">{}.{:03d}</time>', clock.rfc3339(at), text, text[11:], at.microsecond // 1000
-    )
+        '<time datetime="{}" title="{}">{}.{}</time>',
+        clock.rfc3339(at), text, text[11:], f"{at.microsecond // 1000:03d}",
+    )  # fmt: skip
 
 
 @register.filter
@@ -100,7 +103,9 @@ def took(start: datetime | None, end: datetime | None) -> SafeString | str:
     if end is not None:
         return words.duration(end - start)
     return format_html(
-        '<span class="ql-num" data-since="{}">{}</span>', clock.to_ms(start), words.duration(clock.now() - start)
+        '<span class="ql-num" data-since="{}">{}</span>',
+        clock.to_ms(start),
+        words.duration(clock.now() - start),
     )
 
 

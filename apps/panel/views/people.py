@@ -34,7 +34,11 @@ class People(Page):
         administrator = request.POST.get("administrator") == "1"
         try:
             user = create_account(
-                name, password, administrator=administrator, actor=self.visitor.principal.subject, origin=ORIGIN
+                name,
+                password,
+                administrator=administrator,
+                actor=self.visitor.principal.subject,
+                origin=ORIGIN,
             )
         except DomainError as refusal:
             if not 400 <= refusal.status < 500:

@@ -66,12 +66,18 @@ class ShowProject(Page):
             [*(row.subject_id for row in page.items), *(row.changed_by_id for row in page.items)]
         )
         rows = [
-            (row, people.get(row.subject_id, row.subject_id), people.get(row.changed_by_id, row.changed_by_id))
+            (
+                row,
+                people.get(row.subject_id, row.subject_id),
+                people.get(row.changed_by_id, row.changed_by_id),
+            )
             for row in page.items
         ]
         owner = self.visitor.roles[self.project.pk] == Role.OWNER
         roles = [
-            (name, word, words.ROLE_HELP[name]) for name, word in words.ROLES.items() if owner or name != Role.OWNER
+            (name, word, words.ROLE_HELP[name])
+            for name, word in words.ROLES.items()
+            if owner or name != Role.OWNER
         ]
         return self.show(
             title=self.project.name, page=page, rows=rows, history=history, roles=roles, owner=owner

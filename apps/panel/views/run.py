@@ -75,7 +75,12 @@ class ShowRun(RunPage):
             part = read_log(self.also("artifact.read"), run.pk, attempt=attempt, offset=start, length=length)
         except DomainError as refusal:
             return chosen | {"log_refused": str(refusal.detail)}
-        return chosen | {"log": part.log, "log_text": _text(part), "log_start": part.start, "log_end": part.end}
+        return chosen | {
+            "log": part.log,
+            "log_text": _text(part),
+            "log_start": part.start,
+            "log_end": part.end,
+        }
 
 
 class StopRun(RunPage, Action):
@@ -122,7 +127,7 @@ class DownloadLog(RunPage):
 
     permissions = {"GET": "run.read"}
 
-    def get(self, request: HttpRequest, run: UUID) -> HttpResponse | StreamingHttpResponse:  # type: ignore[override]
+    def get(self, request: HttpRequest, run: UUID) -> HttpResponse | StreamingHttpResponse:
         if not self.may("artifact.read"):
             raise NotFound
         found = stream_log(self.also("artifact.read"), run, attempt=_number(request.GET.get("attempt")))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.translation import gettext as _
@@ -23,7 +25,7 @@ class TaskFormPage(Page):
     template = "panel/task_form.html"
     section = "tasks"
 
-    def form_page(self, form: TaskForm, *, status: int = 200, **context: object) -> HttpResponse:
+    def form_page(self, form: TaskForm, *, status: int = 200, **context: Any) -> HttpResponse:
         """The form with what is in it."""
         return self.show(
             status, form=form, kinds=KINDS, languages=LANGUAGES, concurrency=CONCURRENCY, **context
@@ -87,7 +89,13 @@ class EditTask(TaskFormPage):
         return self.edit_page(task, form, status=400, version=_version(request))
 
     def edit_page(
-        self, task: Task, form: TaskForm, *, status: int = 200, stale: bool = False, version: int | None = None
+        self,
+        task: Task,
+        form: TaskForm,
+        *,
+        status: int = 200,
+        stale: bool = False,
+        version: int | None = None,
     ) -> HttpResponse:
         """The form; a stale one says who saved meanwhile, and saving again puts this one on top."""
         editor = ""

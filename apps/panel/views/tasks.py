@@ -50,7 +50,10 @@ class RunTask(TaskAction):
     def act(self, p: str, t: str) -> HttpResponse:
         task = tasks.find(self.project.pk, t)
         outcome = start_run(
-            self.grant, task.pk, trigger_type="manual", idempotency_key=once_key(self.request, f"run:{task.pk}")
+            self.grant,
+            task.pk,
+            trigger_type="manual",
+            idempotency_key=once_key(self.request, f"run:{task.pk}"),
         )
         if isinstance(outcome, Skipped):
             self.say(_("Not started: an earlier run of %(name)s is still going.") % {"name": task.name})
@@ -81,7 +84,9 @@ class SetEnabled(TaskAction):
         if self.enabled:
             self.say(_("Enabled: %(name)s.") % {"name": task.name})
         else:
-            self.say(_("Disabled: %(name)s. Its queued runs were taken out of the queue.") % {"name": task.name})
+            self.say(
+                _("Disabled: %(name)s. Its queued runs were taken out of the queue.") % {"name": task.name}
+            )
         return self.after(p=p, t=t)
 
 

@@ -26,7 +26,9 @@ class Workers(Page):
     def get(self, request: HttpRequest) -> HttpResponse:
         found = list(Worker.objects.order_by("node_id", "id")[:MOST])
         carried: dict[str, list[RunDispatchLease]] = {}
-        leases = RunDispatchLease.objects.filter(status="leased").select_related("run").order_by("acquired_at")
+        leases = (
+            RunDispatchLease.objects.filter(status="leased").select_related("run").order_by("acquired_at")
+        )
         for lease in leases[:1000]:
             carried.setdefault(lease.worker_id, []).append(lease)
         now = clock.now()
@@ -54,7 +56,9 @@ class SetDraining(Action):
             self.draining, worker_id=worker, actor=self.visitor.principal.subject.pair, origin=ORIGIN
         )
         self.say(
-            _("It takes no new runs; what runs goes on to its end.") if self.draining else _("It takes runs again.")
+            _("It takes no new runs; what runs goes on to its end.")
+            if self.draining
+            else _("It takes runs again.")
         )
         return self.after()
 

@@ -1,0 +1,73 @@
+"""Every page renders, in both languages, within the strict policy, without a write, in a fixed number of queries."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from apps.access.models import User
+from apps.runs.models import Run
+from apps.tasks.models import Task
+from tests.panel.kit import a_run, a_task, browser
+from tests.people import member
+
+pytestmark = pytest.mark.django_db
+
+INLINE = re.compile(r"<style|\sstyle\s*=|\son[a-z]+\s*=|javascript:|<script(?![^>]*\ssrc=)", re.IGNORECASE)
+FOREIGN = re.compile(r"(?:src|href|action)=\"(?:https?:)?//", re.IGNORECASE)
+
+
+@pytest.fixture
+def owner() -> User:
+    return member("owner", "ann", administrator=True)
+
+
+@pytest.fixture
+def things(owner: User) -> tuple[Task, Run]:
+    task = a_task(owner, env={"A": "1\n2", "B": '"$x"'}, labels=["nightly"], description="one\ntwo")
+    run = a_run(owner, task)
+    a_task(
+        owner,
+        "脚本",
+        shell=None,
+        script={"language": "node", "source": "1", "args": ["a"]},
+        timeout_ms=1500,
+    )
+    return task, run
+
+
+def addresses(task: Task, run: Run) -> Iterator[str]:
+    yield from ("/panel/", "/panel/projects/", "/panel/tokens/", "/panel/workers/", "/panel/people/")
+    yield from (f"/panel/p/default/{page}/" for page in ("tasks", "tasks/new", "runs", "skips", "audit"))
+    yield from ("/panel/p/default/", "/panel/p/default/?history=1", "/panel/p/default/archive/")
+    yield from ("/panel/p/default/tasks/?search=x", "/panel/p/default/runs/?status=queued&trigger=manual")
+    yield f"/panel/p/default/runs/?task={task.slug}"
+    for part in ("", "script/", "revisions/", "revisions/1/", "skips/", "edit/", "archive/"):
+        yield f"/panel/p/default/task/{task.slug}/{part}"
+    yield from (f"/panel/runs/{run.pk}/", f"/panel/runs/{run.pk}/stop/")
+
+
+@pytest.mark.parametrize("language", ["en", "zh-hans"])
+def test_every_page_renders_within_the_policy(owner: User, things: Any, language: str) -> None:
+    client = browser(owner, language=language)
+    for address in addresses(*things):
+        with CaptureQueriesContext(
+            connection,
+        ) as queries:
+            answer = client.get(address)
+        assert answer.status_code == 200, address
+        html = answer.content.decode()
+        assert not INLINE.search(html), (address, INLINE.search(html))
+        assert not FOREIGN.search(html), (address, FOREIGN.search(html))
+        policy = answer.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy and "script-src 'self'" in policy and "unsafe" not in policy
+        assert html.count("<h1>") == 1, address
+        assert f'lang="{language}"' in html
+        writes = [query["sql"] for query in queries if not query["sql"].lstrip().upper().startswith("SELECT")]
+        assert not writes, (address, writes)
+        assert len(queries) <= 14, (address, len(queries), [query["sql"][:120] for query in queries])
