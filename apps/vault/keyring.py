@@ -19,6 +19,7 @@ from django.conf import settings
 
 from apps.core import canonical
 from apps.vault.errors import KeyActive, KeyringExists, KeyringFull, KeyUnknown, SecretUnavailable
+from apps.vault.models import SealedPayload
 from qinglong.environment import ConfigurationError, private_folder
 
 MAX_BYTES = 16_384
@@ -95,8 +96,6 @@ def ensure() -> None:
     `keyring_unusable` where the file is there and breaks a rule.
     """
     if not os.path.lexists(settings.KEYRING_PATH):
-        from apps.vault.models import SealedPayload
-
         if SealedPayload.objects.exists():
             raise ConfigurationError(
                 "keyring_missing",
