@@ -11,7 +11,7 @@ from django.test import Client
 from apps.access.models import User
 from apps.access.scopes import Credential
 from apps.access.services import create_token
-from apps.access.services.accounts import _create
+from apps.access.services.accounts import _register
 from apps.core import clock, ids
 from apps.identity.principals import Assurance, PolicySubject, Principal
 from apps.identity.services import register_subject
@@ -25,7 +25,7 @@ ROOT = PolicySubject("system", "tests")
 
 def account(name: str = "ann", *, administrator: bool = False) -> User:
     """An account without a role; its password is `PASSWORD`."""
-    return _create(name, make_password(PASSWORD), administrator=administrator, actor=ROOT, origin="tests")
+    return _register(name, make_password(PASSWORD), administrator=administrator, actor=ROOT, origin="tests")
 
 
 def subject(user: User) -> PolicySubject:

@@ -67,9 +67,9 @@ def decide(
 ) -> Decision:
     """Decides in one query; nothing is cached.
 
-    `while_archived` leaves out the rule for archived projects; only restoring a project and revoking roles
-    pass it. Raises InvalidInput for malformed input before any query, and PolicyUnavailable for stored rows
-    that break their rules or cannot be read.
+    `while_archived` leaves out the rule for archived projects; only restoring a project, revoking roles and
+    reading the audit trail pass it. Raises InvalidInput for malformed input before any query, and
+    PolicyUnavailable for stored rows that break their rules or cannot be read.
     """
     right = permissions.find(permission)
     if not ids.is_text_id(project_id, 128):
@@ -111,12 +111,15 @@ def authorize(
     raise Forbidden
 
 
-def confirm(grant: Grant) -> None:
+def confirm(grant: Grant, permission: str | None = None) -> None:
     """Holds the project still and checks that the grant's decision would be the same now.
 
-    Call it first inside the write transaction. Raises PolicyFenceConflict; for a system grant ProjectArchived
-    where the project is archived and the permission is not a read.
+    Call it first inside the write transaction, with the permission the service needs. Raises Forbidden for a
+    grant of another one, PolicyFenceConflict, and for a system grant ProjectArchived where the project is
+    archived and the permission is not a read.
     """
+    if permission is not None and grant.permission != permission:
+        raise Forbidden
     db.lock_shared(Project._meta.db_table, "id", grant.project_id)
     now = (
         Project.objects.filter(pk=grant.project_id)

@@ -182,3 +182,13 @@ def test_create_token() -> None:
     assert ApiToken.objects.latest("created_at").scopes == ["run.read", "run.start", "task.read"]
     assert refused("create_token", "--username", "bob", "--name", "x") == ("account_not_found", 2)
     assert refused("create_token", "--username", "ann", "--name", "x", "--scopes", "all") == ("invalid", 2)
+
+
+@pytest.mark.django_db
+def test_strangers_learn_nothing_and_cost_nothing() -> None:
+    text = setup_file.ensure()
+    assert text is not None
+    setup_first_account(*setup_file.split(text), "ann", PASSWORD)
+    for name in ("ann", "bob"):
+        with pytest.raises(BootstrapNotPristine):
+            setup_first_account("a" * 22, "b" * 43, name, "short")

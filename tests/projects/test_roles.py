@@ -8,9 +8,10 @@ import pytest
 
 from apps.audit.models import AuditEntry
 from apps.core import ids
+from apps.core.errors import Forbidden
 from apps.identity.services import set_subject_status
 from apps.projects.models import ProjectRoleBinding
-from apps.projects.services import set_project_status
+from apps.projects.services import change_role, set_project_status
 from tests.people import ROOT, Api, account, api, give, grant, member, other_subject, subject, token
 
 pytestmark = pytest.mark.django_db
@@ -162,3 +163,11 @@ def test_policy_manage_must_be_named_in_a_token() -> None:
     answer = change(Api(token(owner, "*")), account("ann"), "viewer")
     assert answer.status_code == 403
     assert change(Api(token(owner, "policy.manage")), account("bob"), "viewer").status_code == 201
+
+
+def test_a_grant_is_good_for_its_own_permission_only() -> None:
+    owner = member("owner")
+    with pytest.raises(Forbidden):
+        change_role(grant(owner, "project.read"), subject(owner), None, expected_version=1, mutation_id="m")
+    with pytest.raises(Forbidden):
+        set_project_status(grant(owner, "policy.manage"), 1, "archived")

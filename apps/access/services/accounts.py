@@ -19,10 +19,12 @@ from apps.core import clock, db, ids
 from apps.core.errors import InvalidInput
 from apps.identity import services as identity
 from apps.identity.principals import Assurance, PolicySubject, Principal
-from apps.projects.queries import DEFAULT_PROJECT
+from apps.projects.errors import BootstrapNotPristine
+from apps.projects.queries import DEFAULT_PROJECT, is_claimable
 from apps.projects.services import claim_owner_bootstrap
 
 MAX_PASSWORD = 1024
+SETUP = "setup"
 
 
 def setup_first_account(challenge_id: str, token: str, username: str, password: str) -> User:
@@ -30,23 +32,24 @@ def setup_first_account(challenge_id: str, token: str, username: str, password: 
 
     Raises InvalidInput for name, password or token, UsernameTaken, and what `claim_owner_bootstrap` raises.
     """
+    if not is_claimable():
+        # Before the costly hash: strangers can still reach the page after set-up.
+        raise BootstrapNotPristine
     username, encoded = _checked(username, password)
     return _setup(challenge_id, token, username, encoded)
 
 
 @db.write_transaction
 def _setup(challenge_id: str, token: str, username: str, encoded: str) -> User:
-    user = _create(username, encoded, administrator=True, actor=None, origin="setup")
+    registered = identity.register_subject("user", origin=SETUP)
+    subject = PolicySubject(registered.type, registered.id)
     now = clock.now()
     principal = Principal(
-        PolicySubject("user", user.subject_id),
-        f"setup:{user.id}",
-        now,
-        now + timedelta(minutes=1),
-        Assurance.SINGLE_FACTOR,
+        subject, f"setup:{subject.id}", now, now + timedelta(minutes=1), Assurance.SINGLE_FACTOR
     )
+    # Before the account: without a good token nobody learns which names are taken.
     claim_owner_bootstrap(DEFAULT_PROJECT, challenge_id, token, principal)
-    return user
+    return _create(username, encoded, subject, administrator=True, actor=subject, origin=SETUP)
 
 
 def create_account(
@@ -54,15 +57,25 @@ def create_account(
 ) -> User:
     """A further account with no role anywhere. Raises InvalidInput and UsernameTaken."""
     username, encoded = _checked(username, password)
-    return _create(username, encoded, administrator=administrator, actor=actor, origin=origin)
+    return _register(username, encoded, administrator=administrator, actor=actor, origin=origin)
 
 
 @db.write_transaction
+def _register(username: str, encoded: str, *, administrator: bool, actor: PolicySubject, origin: str) -> User:
+    registered = identity.register_subject("user", actor=actor, origin=origin)
+    subject = PolicySubject(registered.type, registered.id)
+    return _create(username, encoded, subject, administrator=administrator, actor=actor, origin=origin)
+
+
 def _create(
-    username: str, encoded: str, *, administrator: bool, actor: PolicySubject | None, origin: str
+    username: str,
+    encoded: str,
+    subject: PolicySubject,
+    *,
+    administrator: bool,
+    actor: PolicySubject,
+    origin: str,
 ) -> User:
-    subject = identity.register_subject("user", actor=actor, origin=origin)
-    by = actor or PolicySubject("user", subject.id)
     user = User(
         id=ids.uuid7(),
         username=username,
@@ -77,13 +90,13 @@ def _create(
     except IntegrityError as error:
         raise UsernameTaken from error
     identity.append_authentication_binding(
-        PROVIDER, str(user.id), subject.id, expected_version=0, actor=by, origin=origin
+        PROVIDER, str(user.id), subject.id, expected_version=0, actor=actor, origin=origin
     )
     audit.record(
         audit.INSTANCE,
-        actor=by.pair,
+        actor=actor.pair,
         action="account.created",
-        subject=("user", subject.id),
+        subject=subject.pair,
         metadata={"username": username, "administrator": administrator},
         origin=origin,
     )

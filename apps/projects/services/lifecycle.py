@@ -95,7 +95,7 @@ def _locked(grant: Grant) -> Project:
     project = db.lock(Project.objects.filter(pk=grant.project_id)).first()
     if project is None:
         raise NotFound
-    confirm(grant)
+    confirm(grant, "project.manage")
     return project
 
 

@@ -112,7 +112,7 @@ def change_role(
     not exist, and what `append_role_binding` raises.
     """
     project = db.lock(Project.objects.filter(pk=grant.project_id)).first()
-    confirm(grant)
+    confirm(grant, "policy.manage")
     first = _of_mutation(grant.project_id, mutation_id)
     binding = Binding(
         project_id=grant.project_id,
