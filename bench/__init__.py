@@ -1,0 +1,1 @@
+"""Measurements: each command prints its figures and their ratio to a floor of the same run."""
