@@ -15,6 +15,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from apps.access.errors import LengthRequired
 from apps.access.models import User
 from apps.access.parsers import StrictJSONParser
 from apps.access.schema import IDEMPOTENCY_KEY, IF_MATCH, PAGE_PARAMETERS, EndpointSchema, describe
@@ -97,10 +98,21 @@ class Endpoint(APIView):
         found: Credential = self.request.auth  # type: ignore[assignment]
         return found
 
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """All checks before the method; raises LengthRequired and what `check_permissions` raises."""
+        super().initial(request, *args, **kwargs)
+        if "Transfer-Encoding" in request.headers and "Content-Length" not in request.headers:
+            raise LengthRequired
+
     def check_permissions(self, request: Request) -> None:
         """Raises Unauthenticated, MethodNotAllowed, Forbidden, NotFound, ApprovalRequired."""
         if getattr(request, "principal", None) is None:
             raise Unauthenticated
+        if any("\0" in text for text in self.kwargs.values() if isinstance(text, str)):
+            raise NotFound
+        # Neither database takes U+0000 in a text, and each says so in its own way.
+        if "%00" in request.META.get("QUERY_STRING", ""):
+            raise InvalidInput
         method = request.method or ""
         if method == "OPTIONS":
             return

@@ -39,6 +39,14 @@ class ScopeExceeded(Forbidden):
     message = _("A token cannot make a token that may do more.")
 
 
+class LengthRequired(DomainError):
+    """A chunked body: Django would read it as empty, and an empty body may mean something else."""
+
+    code = "length_required"
+    status = 411
+    message = _("Send the body with a Content-Length.")
+
+
 class CsrfFailed(Forbidden):
     code = "csrf_failed"
     message = _("The CSRF token is missing or wrong.")

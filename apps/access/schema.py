@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -71,6 +72,10 @@ class EndpointSchema(AutoSchema):  # type: ignore[misc]
         path = self.path.removeprefix("/api/v3").strip("/")
         words = re.sub(r"\{(\w+)\}", r"by_\1", path)
         return f"{self.method.lower()}_{re.sub(r'[^a-zA-Z0-9]+', '_', words)}".strip("_")
+
+    def get_description(self) -> str:
+        """The view's own words; what its bases say is for those who write views."""
+        return inspect.cleandoc(vars(type(self.view)).get("__doc__") or "")
 
     def get_tags(self) -> list[str]:
         return [type(self.view).__module__.split(".")[1]]

@@ -27,6 +27,7 @@ def test_the_schema_is_served_to_everybody_who_is_somebody() -> None:
         assert path.startswith("/api/v3/")
         for method, operation in methods.items():
             assert operation["summary"], (method, path)
+            assert "A view" not in operation.get("description", "")
             refused = operation["responses"]["401"]["content"]
             assert list(refused) == ["application/problem+json"]
             assert {"token": []} in operation["security"]

@@ -72,6 +72,24 @@ def test_too_large_other_types_and_other_shapes() -> None:
     assert set(caller("PUT", "projects", {})["Allow"].split(", ")) == {"GET", "HEAD", "OPTIONS", "POST"}
 
 
+def test_a_body_without_a_length_is_not_an_empty_one() -> None:
+    caller = api(member("owner", administrator=True))
+    answer = caller.client.generic(
+        "POST",
+        "/api/v3/projects",
+        headers={**caller.headers, "Transfer-Encoding": "chunked", "Content-Type": "application/json"},
+    )
+    shape(answer, 411, "length_required")
+
+
+def test_nul_in_paths_and_queries() -> None:
+    caller = api(member("owner"))
+    shape(caller("GET", "projects/a%00b"), 404, "not_found")
+    shape(caller("GET", "projects/default/tasks/a%00b"), 404, "not_found")
+    shape(caller("GET", "projects/default/audit?action=a%00b"), 400, "invalid")
+    assert caller("GET", "projects/default/audit?action=%ff%ed%a0%80").status_code == 200
+
+
 def test_head_and_options() -> None:
     caller = api(member("viewer"))
     head = caller("HEAD", "projects/default")
