@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.http import HttpRequest, HttpResponse
 
 from apps.panel import queries
@@ -19,7 +21,7 @@ class TaskTab(Page):
     section = "tasks"
     tab = ""
 
-    def tab_page(self, task: Task, **context: object) -> HttpResponse:
+    def tab_page(self, task: Task, **context: Any) -> HttpResponse:
         """The tab in the task's frame."""
         ref = task.pk if task.archived_at else task.slug
         return self.show(title=task.name, task=task, ref=ref, tab=self.tab, **context)

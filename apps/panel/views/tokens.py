@@ -53,7 +53,7 @@ class Tokens(Page):
                 scopes=_scopes(request),
                 project_id=self._project_id(request),
                 expires_at=_expiry(request),
-                maker=Credential("session", expires_at=self.visitor.principal.expires_at),
+                maker=_session(self),
                 origin=ORIGIN,
             )
         except DomainError as refusal:
@@ -91,12 +91,16 @@ class RevokeToken(Action):
     permissions = {"POST": SIGNED_IN}
 
     def act(self, token: UUID) -> HttpResponse:
-        revoke_token(self.visitor.principal.subject, token, origin=ORIGIN)
+        revoke_token(self.visitor.principal.subject, token, maker=_session(self), origin=ORIGIN)
         self.say(_("Revoked; it stopped working at once."))
         return HttpResponseRedirect(reverse("panel:tokens"))
 
     def after(self, **kwargs: Any) -> HttpResponse:
         return HttpResponseRedirect(reverse("panel:tokens"))
+
+
+def _session(page: Page) -> Credential:
+    return Credential("session", expires_at=page.visitor.principal.expires_at)
 
 
 def _scopes(request: HttpRequest) -> list[str]:

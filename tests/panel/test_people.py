@@ -1,0 +1,178 @@
+"""Projects, roles, accounts, tokens, workers and the audit log in the panel."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from django.test import Client
+
+from apps.access.models import ApiToken, User
+from apps.dispatch.models import Worker
+from apps.dispatch.services.workers import register
+from apps.projects.models import Project
+from apps.projects.queries import roles_of
+from tests.panel.kit import browser
+from tests.people import PASSWORD, account, member, project, subject
+
+pytestmark = pytest.mark.django_db
+
+PROJECT = "/panel/p/default/"
+
+
+@pytest.fixture
+def owner() -> User:
+    return member("owner", "ann", administrator=True)
+
+
+@pytest.fixture
+def client(owner: User) -> Client:
+    return browser(owner)
+
+
+def role(user: User) -> str | None:
+    return next((str(binding.role) for binding in roles_of(subject(user), "default")), None)
+
+
+def test_roles_are_given_changed_and_revoked_with_their_history(client: Client) -> None:
+    sam = account("sam")
+    client.post(f"{PROJECT}roles/", {"username": "SAM", "role": "viewer"})
+    assert role(sam) == "viewer"
+    client.post(f"{PROJECT}roles/", {"username": "sam", "role": "operator"})
+    html = client.get(PROJECT).content.decode()
+    assert role(sam) == "operator" and "Operator" in html and "sam" in html
+    sent = {"subject_type": "user", "subject_id": sam.subject_id, "version": "1"}
+    stale = client.post(f"{PROJECT}roles/", sent, follow=True)
+    assert "project_role_binding_version_conflict" in stale.content.decode()
+    client.post(f"{PROJECT}roles/", sent | {"version": "2"})
+    assert role(sam) is None
+    assert client.get(f"{PROJECT}?history=1").content.decode().count(">sam") == 3
+
+
+def test_refusals_about_roles_are_said(owner: User, client: Client) -> None:
+    unknown = client.post(f"{PROJECT}roles/", {"username": "nobody", "role": "viewer"}, follow=True)
+    assert "There is no account of this name." in unknown.content.decode()
+    sent = {"subject_type": "user", "subject_id": owner.subject_id, "version": "1"}
+    assert "last_owner" in client.post(f"{PROJECT}roles/", sent, follow=True).content.decode()
+    assert role(owner) == "owner"
+    admin = browser(member("admin", "adam"))
+    assert admin.post(f"{PROJECT}roles/", {"username": "adam", "role": "owner"}).status_code == 403
+    assert 'value="owner"' not in admin.get(PROJECT).content.decode()
+    viewer = browser(member("viewer", "vic"))
+    assert "roles/" not in viewer.get(PROJECT).content.decode()
+    assert viewer.post(f"{PROJECT}roles/", {"username": "vic", "role": "admin"}).status_code == 403
+
+
+def test_projects_are_made_renamed_archived_and_restored(client: Client) -> None:
+    bad = client.post("/panel/projects/", {"name": "", "slug": "shop"})
+    assert bad.status_code == 400 and 'href="#f-name"' in bad.content.decode()
+    assert client.post("/panel/projects/", {"name": "X", "slug": "default"}).status_code == 400
+    client.post("/panel/projects/", {"name": "Shop", "slug": "shop"})
+    shop = Project.objects.get(slug="shop")
+    assert (
+        client.post("/panel/p/shop/", {"name": "Store", "slug": "store", "version": "1"}).status_code == 302
+    )
+    assert client.get("/panel/p/store/archive/").status_code == 200
+    client.post("/panel/p/store/archive/", {"version": "2"})
+    shop.refresh_from_db()
+    assert shop.status == "archived" and shop.name == "Store"
+    assert "archived" in client.get("/panel/p/store/").content.decode()
+    assert client.post("/panel/p/store/tasks/new/", {"name": "x"}).status_code == 409
+    client.post("/panel/p/store/restore/", {"version": "3"})
+    shop.refresh_from_db()
+    assert shop.status == "active"
+
+
+def test_the_instance_is_for_its_administrators() -> None:
+    client = browser(member("owner", "olga"))
+    html = client.get("/panel/").content.decode()
+    assert "/panel/workers/" not in html and "/panel/people/" not in html
+    for page in ("people", "workers"):
+        assert client.get(f"/panel/{page}/").status_code == 403
+    assert client.post("/panel/projects/", {"name": "X", "slug": "x"}).status_code == 403
+    assert client.post("/panel/people/", {"username": "x", "password": PASSWORD}).status_code == 403
+
+
+def test_another_projects_owner_sees_nothing_of_this_one(owner: User) -> None:
+    olga = account("olga")
+    project(olga, "hers")
+    client = browser(olga)
+    assert client.get("/panel/p/hers/tasks/").status_code == 200
+    for page in ("tasks/", "runs/", "skips/", "audit/", "", "archive/", "tasks/new/"):
+        assert client.get(f"{PROJECT}{page}").status_code == 404
+    for page in ("roles/", "archive/", "restore/", "tasks/new/"):
+        assert client.post(f"{PROJECT}{page}", {"version": "1"}).status_code == 404
+
+
+def test_accounts_are_made_and_can_sign_in(client: Client) -> None:
+    weak = client.post("/panel/people/", {"username": "eve", "password": "1234567890"})
+    assert weak.status_code == 400 and 'href="#f-password"' in weak.content.decode()
+    assert client.post("/panel/people/", {"username": "eve", "password": PASSWORD}).status_code == 302
+    eve = User.objects.get(username="eve")
+    assert not eve.is_superuser
+    assert "no role in any project" in browser(eve).get("/panel/").content.decode()
+
+
+def test_a_tokens_secret_is_shown_once_and_works_until_revoked(client: Client) -> None:
+    made = client.post(
+        "/panel/tokens/", {"name": "ci", "preset": "read", "lifetime": "30", "project": "default"}
+    )
+    found = re.search(r"ql3t_[A-Za-z0-9_-]{43}", made.content.decode())
+    assert made.status_code == 201 and found
+    assert found[0] not in client.get("/panel/tokens/").content.decode()
+    headers = {"Authorization": f"Bearer {found[0]}"}
+    assert Client().get("/api/v3/projects/default/tasks", headers=headers).status_code == 200
+    token = ApiToken.objects.get()
+    assert token.project_id == "default" and "run.start" not in token.scopes and token.expires_at
+    client.post(f"/panel/tokens/{token.pk}/revoke/")
+    assert Client().get("/api/v3/projects/default/tasks", headers=headers).status_code == 401
+    assert "revoked" in client.get("/panel/tokens/").content.decode()
+
+
+def test_tokens_need_a_fresh_sign_in_and_good_input(owner: User, client: Client) -> None:
+    sent = {"name": "", "preset": "all", "lifetime": "90"}
+    assert client.post("/panel/tokens/", sent).status_code == 400
+    assert (
+        client.post("/panel/tokens/", {"name": "x", "preset": "chosen", "lifetime": "90"}).status_code == 400
+    )
+    assert client.post("/panel/tokens/", {"name": "x", "preset": "all", "lifetime": "7"}).status_code == 400
+    assert (
+        client.post(
+            "/panel/tokens/", {"name": "x", "preset": "all", "lifetime": "", "project": "no"}
+        ).status_code
+        == 404
+    )
+    session = client.session
+    session["authenticated_at"] -= 16 * 60_000
+    session.save()
+    stale = client.post("/panel/tokens/", {"name": "x", "preset": "all", "lifetime": "90"})
+    assert stale.status_code == 403 and "session_not_fresh" in stale.content.decode()
+    assert not ApiToken.objects.exists()
+
+
+def test_nobody_revokes_the_token_of_another(owner: User, client: Client) -> None:
+    client.post("/panel/tokens/", {"name": "ci", "preset": "all", "lifetime": ""})
+    token = ApiToken.objects.get()
+    assert browser(member("owner", "olga")).post(f"/panel/tokens/{token.pk}/revoke/").status_code == 404
+    token.refresh_from_db()
+    assert token.revoked_at is None
+
+
+def test_workers_drain_and_resume(client: Client) -> None:
+    worker = register("0" * 32, 1, 8, ["runs"])
+    html = client.get("/panel/workers/").content.decode()
+    assert worker.pk in html and "0 / 8" in html and "takes runs" in html
+    assert client.get(f"/panel/workers/{worker.pk}/drain/").status_code == 404
+    client.post(f"/panel/workers/{worker.pk}/drain/")
+    assert Worker.objects.get().drain_requested_at is not None
+    assert "takes no new runs" in client.get("/panel/workers/").content.decode()
+    client.post(f"/panel/workers/{worker.pk}/resume/")
+    assert Worker.objects.get().drain_requested_at is None
+    answer = client.post("/panel/workers/none:1/drain/")
+    assert answer.status_code == 404
+
+
+def test_the_audit_log_names_people(client: Client) -> None:
+    client.post("/panel/p/default/roles/", {"username": account("sam").username, "role": "viewer"})
+    html = client.get("/panel/p/default/audit/").content.decode()
+    assert "role.granted" in html and "ann" in html

@@ -1,0 +1,169 @@
+"""Both languages are complete, the compiled catalogue is the written one, and colours can be read."""
+
+from __future__ import annotations
+
+import gettext
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apps.access.models import User
+from tests.panel.kit import a_run, a_task, browser
+from tests.panel.test_pages import addresses
+from tests.people import member
+
+ROOT = Path(__file__).resolve().parents[2]
+CATALOGUE = ROOT / "locale/zh_Hans/LC_MESSAGES/django.po"
+PLACE = re.compile(r"%\([a-z_]+\)[sd]|%[sd]|\{[a-z]+\}")
+# Names, code and short technical words that stay as they are in Chinese.
+LATIN_ALLOWED = re.compile(
+    r"QingLong|English|Python|Node\.js|TypeScript|Shell|API|MB|KB|GB|ann|Default|default|Back up|back-up|nightly|"
+    r"one two|user|project|bootstrap|console|panel|tests|system|owner-bootstrap|Tab|Esc|QINGLONG_EXIT_CODE|"
+    r"qinglong up|/bin/sh -c|NAME|by hand",
+)
+
+
+def entries() -> list[dict[str, str]]:
+    """The catalogue's entries: context, id, plural, text, flags."""
+    found = []
+    for block in CATALOGUE.read_text(encoding="utf-8").split("\n\n")[1:]:
+        entry = {"flags": " ".join(line for line in block.splitlines() if line.startswith("#,"))}
+        for field in ("msgctxt", "msgid", "msgid_plural", r"msgstr(?:\[0\])?"):
+            match = re.search(rf'^{field} ((?:"(?:[^"\\]|\\.)*"\n?)+)', block + "\n", re.MULTILINE)
+            text = "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', match[1])) if match else ""
+            entry[field.split("(")[0]] = text.replace("\\n", "\n").replace('\\"', '"')
+        if not block.startswith("#~"):
+            found.append(entry)
+    return found
+
+
+def test_every_entry_is_translated_and_none_is_fuzzy() -> None:
+    found = entries()
+    assert len(found) > 300
+    assert not [entry["msgid"] for entry in found if not entry["msgstr"] or "fuzzy" in entry["flags"]]
+    for entry in found:
+        assert sorted(PLACE.findall(entry["msgid_plural"] or entry["msgid"])) == sorted(
+            PLACE.findall(entry["msgstr"])
+        ), entry["msgid"]
+        assert not re.search("[您！]|请(?!求)", entry["msgstr"]), entry["msgstr"]
+        assert not re.search(r"[\u4e00-\u9fff][,;:?](?:\s|$)", entry["msgstr"]), entry["msgstr"]
+
+
+def test_the_compiled_catalogue_is_the_written_one() -> None:
+    with CATALOGUE.with_suffix(".mo").open("rb") as file:
+        compiled = gettext.GNUTranslations(file)
+    for entry in entries():
+        if entry["msgid_plural"]:
+            assert compiled.ngettext(entry["msgid"], entry["msgid_plural"], 2) == entry["msgstr"]
+        elif entry["msgctxt"]:
+            assert compiled.pgettext(entry["msgctxt"], entry["msgid"]) == entry["msgstr"]
+        else:
+            assert compiled.gettext(entry["msgid"]) == entry["msgstr"]
+
+
+@pytest.mark.skipif(shutil.which("xgettext") is None, reason="gettext is not installed")
+def test_no_text_of_the_code_is_missing_in_the_catalogue() -> None:
+    sources = [
+        str(path.relative_to(ROOT))
+        for folder in ("apps", "qinglong")
+        for path in (ROOT / folder).rglob("*.py")
+    ]
+    command = [
+        "xgettext",
+        "-L",
+        "Python",
+        "-o",
+        "-",
+        "--no-location",
+        "--no-wrap",
+        "--from-code=UTF-8",
+        "-k_",
+    ]
+    command += [
+        "-kgettext_lazy",
+        "-kngettext:1,2",
+        "-kpgettext:1c,2",
+        "-kpgettext_lazy:1c,2",
+        "-kngettext_lazy:1,2",
+    ]
+    output = subprocess.run([*command, *sources], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    used = set(re.findall(r'^msgid "(.+)"$', output, re.MULTILINE))
+    written = set(re.findall(r'^msgid "(.+)"$', CATALOGUE.read_text(encoding="utf-8"), re.MULTILINE))
+    assert not used - written
+    for path in (ROOT / "templates").rglob("*.html"):
+        for text in re.findall(r"""\{% trans (?:"([^"]+)"|'([^']+)')""", path.read_text(encoding="utf-8")):
+            assert (text[0] or text[1]) in written, path.name
+
+
+class Texts(HTMLParser):
+    """What a person reads or hears of a page, code left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.hidden = 0
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        if tag in ("code", "pre", "script", "style", "option", "textarea"):
+            self.hidden += 1
+        self.found += [
+            value for name, value in attributes if value and name in ("aria-label", "title", "placeholder")
+        ]
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("code", "pre", "script", "style", "option", "textarea"):
+            self.hidden -= 1
+
+    def handle_data(self, data: str) -> None:
+        if not self.hidden:
+            self.found.append(data.strip())
+
+
+@pytest.mark.django_db
+def test_no_english_is_left_on_a_chinese_page() -> None:
+    owner: User = member("owner", "ann", administrator=True)
+    task = a_task(owner, labels=["nightly"])
+    run = a_run(owner, task)
+    client: Any = browser(owner, language="zh-hans")
+    pages = [*addresses(task, run), "/setup", "/panel/none-such/", f"/panel/p/default/task/{task.slug}/run/"]
+    for address in pages:
+        texts = Texts()
+        texts.feed(client.get(address).content.decode())
+        for text in texts.found:
+            rest = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}|<[^>]*>", "", text)
+            words = re.findall(r"[A-Za-z]{3,}", LATIN_ALLOWED.sub("", rest))
+            assert not words, (address, text)
+
+
+def channels(colour: str) -> list[float]:
+    colour = colour.strip("#")
+    colour = "".join(letter * 2 for letter in colour) if len(colour) == 3 else colour
+    values = [int(colour[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    return [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in values]
+
+
+def contrast(one: str, other: str) -> float:
+    lights = sorted(
+        sum(part * weight for part, weight in zip(channels(colour), (0.2126, 0.7152, 0.0722), strict=True))
+        for colour in (one, other)
+    )
+    return (lights[1] + 0.05) / (lights[0] + 0.05)
+
+
+def test_states_can_be_read_in_both_themes() -> None:
+    css = (ROOT / "static/panel/tokens.css").read_text(encoding="utf-8")
+    pages = ("#ffffff", "#10161f")
+    states = re.findall(r'\[data-state="(\w+)"\] \{(.*?)\}', css, re.DOTALL)
+    assert len(states) == 11
+    for state, rules in states:
+        for theme in (0, 1):
+            values = {}
+            for name, value in re.findall(r"--(\w+): (.*?);", rules):
+                values[name] = (re.findall(r"#[0-9a-f]{3,6}", value) * 2)[theme]
+            assert round(contrast(values["chip"], values["ground"]), 1) >= 5.9, (state, theme)
+            assert contrast(values["mark"], pages[theme]) >= 3.0, (state, theme)
