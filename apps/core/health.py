@@ -60,6 +60,12 @@ def failures() -> dict[str, str]:
     return {code: wrong for code, wrong in found.items() if wrong is not None}
 
 
+def forget() -> None:
+    """Drops the kept answer: a process that is about to fork must not leave its own to the others."""
+    global _kept
+    _kept = None
+
+
 def _ask(code: str) -> str | None:
     registered = _checks[code]
     if code in _passed:

@@ -64,6 +64,7 @@ def _warm_up() -> None:
         wakeups.unanswered(clock.now())
     finally:
         connections.close_all()
+        health.forget()
         logging.disable(logging.NOTSET)
 
 
