@@ -21,7 +21,7 @@ from django.conf import settings
 from django.db import connections
 from django.utils import translation
 
-from apps.core import clock, control, wakeups
+from apps.core import clock, control, health, wakeups
 from apps.dispatch.supervisor import cluster, process, web
 
 _MODULES = ("apps.dispatch.session", "apps.access.backends", "apps.access.authentication", "unfold.sites")
