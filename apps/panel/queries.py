@@ -11,6 +11,7 @@ from django.db.models import OuterRef, Subquery
 
 from apps.access.models import User
 from apps.core import clock, pages
+from apps.projects.queries import current_bindings
 from apps.runs.models import Run, Skip
 from apps.runs.queries import latest_attempts
 from apps.tasks import queries as tasks
@@ -115,6 +116,12 @@ def run_rows(runs: Sequence[Run]) -> list[RunRow]:
         )
         for run in runs
     ]
+
+
+def is_shared(project_id: str) -> bool:
+    """Whether more than one person has a role in the project; one query."""
+    active = current_bindings().filter(project=project_id, subject_type="user", state="active")
+    return len(active.values_list("pk")[:2]) > 1
 
 
 def skip_rows(found: Sequence[Skip]) -> list[SkipRow]:

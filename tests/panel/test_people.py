@@ -176,3 +176,15 @@ def test_the_audit_log_names_people(client: Client) -> None:
     client.post("/panel/p/default/roles/", {"username": account("sam").username, "role": "viewer"})
     html = client.get("/panel/p/default/audit/").content.decode()
     assert "role.granted" in html and "ann" in html
+
+
+def test_a_second_person_brings_the_warning_and_a_second_project_the_switch(owner: User, client: Client) -> None:
+    html = client.get("/panel/").content.decode()
+    assert "QINGLONG_RUN_AS" not in html and "ql-switch" not in html
+    member("viewer", "vic")
+    project(owner, "shop")
+    html = client.get("/panel/").content.decode()
+    assert "QINGLONG_RUN_AS" in html and "ql-switch" in html
+    assert "QINGLONG_RUN_AS" not in browser(User.objects.get(username="vic")).get("/panel/").content.decode()
+    assert client.get("/panel/?project=shop").status_code == 200
+    assert client.get("/panel/?project=nowhere").status_code == 404
