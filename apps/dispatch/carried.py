@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -96,8 +97,9 @@ def _read(path: Path, limit: int) -> bytes | str | None:
         return None
     except OSError:
         return "output_unsafe"
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        return "output_unsafe"
     with os.fdopen(descriptor, "rb") as file:
-        if not os.path.isfile(f"/proc/self/fd/{descriptor}"):  # noqa: PTH113  # of the open file itself
-            return "output_unsafe"
         data = file.read(limit + 1)
     return data if len(data) <= limit else "output_too_large"

@@ -15,9 +15,10 @@ def session() -> str:
 
 def expire_leases(_cursor: control.Cursor) -> control.Cursor | None:
     """Settles leases that ran out, page by page."""
-    while expiry.expire_page() == expiry.PAGE:
-        pass
-    expiry.end_unstarted()
+    after = expiry.expire_page()
+    while after is not None:
+        after = expiry.expire_page(after)
+    expiry.end_unheld()
     return None
 
 

@@ -19,7 +19,6 @@ from apps.dispatch import fence as fences
 from apps.dispatch.errors import LeaseDurationInvalid, LeaseFenceRejected
 from apps.dispatch.fence import KEY_COLUMNS, LeaseFence, WorkerFence
 from apps.dispatch.models import LEASE_MAX_MS, LEASE_MIN_MS, RunDispatchLease, Worker
-from apps.runs.errors import InvalidTimestamp
 from apps.runs.machine import Change
 from apps.runs.models import Run, RunAttempt
 
@@ -153,8 +152,6 @@ def _refusal(
             return Outcome("not_eligible")
     if worker.status != "online" or worker.available_slots < 1:
         return Outcome("worker_unavailable")
-    if now < run.created_at or (lease is not None and now < lease.updated_at):
-        raise InvalidTimestamp
     if held >= worker.max_concurrent_runs:
         return Outcome("capacity_exhausted")
     return None
@@ -178,7 +175,8 @@ def _tell(want: Wanted, made: LeaseFence, lease: RunDispatchLease | None, now: d
     payload = {"attempt_id": str(made.attempt_id), "lease_generation": made.lease_generation}
     key = f"run-dispatch:{made.attempt_id}:{made.lease_generation}:claimed"
     if want.run.status == "queued":
-        change.move_run("dispatching", now, actor, payload=payload, dedupe_key=key)
+        # The clock of the machine that made the run may be ahead of ours.
+        change.move_run("dispatching", max(now, want.run.created_at), actor, payload=payload, dedupe_key=key)
     else:
         before = "released" if lease is not None and lease.status == "released" else "expired"
         change.tell("run.dispatch_reclaimed", actor, {**payload, "previous_state": before}, key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -53,8 +54,12 @@ def _run(*, idle_s: float | None, max_age_s: float | None) -> str:
 
 @contextmanager
 def _drained_by_signal(loop: Loop) -> Iterator[None]:
+    # A handler that only set a flag would be seen when the loop wakes by itself, seconds later.
+    wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+    loop.watch(wake, loop.request_drain)
+
     def handle(_signal: int, _frame: FrameType | None) -> None:
-        loop.request_drain()
+        os.eventfd_write(wake, 1)
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -62,6 +67,7 @@ def _drained_by_signal(loop: Loop) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        os.close(wake)
 
 
 def _hide_memory() -> None:

@@ -8,8 +8,10 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
+from django.db import DatabaseError
 
 from apps.core import clock, node
+from apps.core.errors import Busy
 from apps.dispatch import carried as carrying
 from apps.dispatch import launching
 from apps.dispatch.carried import Carried
@@ -45,7 +47,7 @@ class RunSource:
         self._planner = launching.Planner()
         self._receipts = ReceiptStore(str(launching.receipts_root()))
         self._adopt = True
-        self._look_for_stops = True
+        self._look_at_neighbours = False
         self._stops_at = 0.0
         self._paused_until = 0.0
         self._loop: Loop
@@ -60,6 +62,7 @@ class RunSource:
         return [item.lease for item in self._carried.values()]
 
     def renewed(self, kept: dict[Any, LeaseFence]) -> None:
+        self._look_at_neighbours = True
         for attempt_id, item in list(self._carried.items()):
             if attempt_id in kept:
                 item.lease = kept[attempt_id]
@@ -71,8 +74,16 @@ class RunSource:
         for item in list(self._carried.values()):
             self._let_go(item)
         self._launcher.close()
+        try:
+            receipts.resolve(self._consumed)
+        except (Busy, DatabaseError) as error:
+            logger.warning("settled receipts stay on record: %s", type(error).__name__)
 
     def step(self, look: bool) -> bool:
+        if self._look_at_neighbours:
+            # A session beside this one may have died; nobody else may come to look after its scripts.
+            self._adopt |= adoption.orphaned(node.node_id(), _held_places())
+            self._look_at_neighbours = False
         if self._adopt:
             self._take_over()
         if look or time.monotonic() >= self._stops_at:
@@ -81,13 +92,17 @@ class RunSource:
         if not (news.room or news.consumed or news.leases()):
             return False
         stored = passes.store(self._loop.fence, news, LEASE_MS)
+        del self._consumed[: len(news.consumed)]
         self._act(news, stored)
-        return bool(stored.stopped) or (stored.more and bool(news.room))
+        if stored.more and news.room:
+            self._loop.look_again()
+            return True
+        return bool(stored.stopped) or any(item.failure or item.returned for item in self._carried.values())
 
     def _news(self, look: bool) -> News:
         """What is to be stored now, read from the state of everything carried."""
         news = News(slots=max(0, self._loop.slots - len(self._carried)))
-        news.consumed, self._consumed = self._consumed, []
+        news.consumed = list(self._consumed)
         for item in self._carried.values():
             if item.phase == "ended":
                 self._ended(item, news)
@@ -213,10 +228,8 @@ class RunSource:
 
     def _take_over(self) -> None:
         """Adopts what dead sessions of this node left, and watches each by its verified identity."""
-        self._adopt = False
-        numbers = [number for number in range(1, node.SLOTS_MAX + 1) if node.slot_held(number)]
         own = self._loop.fence.worker_id
-        dead = adoption.dead_places(node.node_id(), own, held=numbers)
+        dead = adoption.dead_places(node.node_id(), own, held=_held_places())
         adopted = adoption.adopt(self._loop.fence, dead, LEASE_MS, self._loop.slots)
         self._adopt = len(adopted) == adoption.BATCH
         for claimed in adopted:
@@ -263,3 +276,7 @@ class RunSource:
 
     def _quarantine(self, attempt_id: UUID) -> None:
         receipts.quarantine(attempt_id, self._receipts)
+
+
+def _held_places() -> list[int]:
+    return [number for number in range(1, node.SLOTS_MAX + 1) if node.slot_held(number)]

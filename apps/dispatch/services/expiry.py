@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import datetime, timedelta
 from uuid import UUID
 
 from apps.core import clock, db, wakeups
 from apps.core.db import write_transaction
+from apps.core.errors import DomainError
 from apps.core.streams import Actor
 from apps.dispatch import fence as fences
 from apps.dispatch import leases
@@ -21,7 +23,10 @@ from apps.runs.services import places, writes
 PAGE = 16
 NODE_LOST = timedelta(milliseconds=120_000)
 LEASE_EXPIRED = "REMOTE_RUN_LEASE_EXPIRED"
+CANCELLED_WHILE_LOST = completion.Failure("RUN_CANCELLED_DURING_LOST_RECOVERY")
 ACTOR = Actor("reconciler", "lease-expiry")
+
+logger = logging.getLogger("qinglong.dispatch")
 
 
 def list_expired(
@@ -36,13 +41,20 @@ def list_expired(
     return list(rows.order_by("expires_at", "attempt_id")[:limit])
 
 
-def expire_page(limit: int = PAGE) -> int:
-    """Decides one page of leases; returns how many were settled. Rings where a node that is up must look itself."""
-    now = clock.now()
-    settled = 0
-    for row in list_expired(now, limit=limit):
-        settled += expire(row.attempt_id) not in ("node_up", "not_due", "already_expired", "not_found")
-    return settled
+def expire_page(
+    after: tuple[datetime, UUID] | None = None, limit: int = PAGE
+) -> tuple[datetime, UUID] | None:
+    """Decides one page of leases; returns where the next page begins, None behind the last.
+
+    Rings where a node that is up must look itself. One that cannot be decided is logged and left for a person.
+    """
+    rows = list_expired(clock.now(), after=after, limit=limit)
+    for row in rows:
+        try:
+            expire(row.attempt_id)
+        except DomainError as error:
+            logger.error("an expired lease could not be decided: %s", error.code)
+    return (rows[-1].expires_at, rows[-1].attempt_id) if len(rows) == limit else None
 
 
 @write_transaction
@@ -90,18 +102,24 @@ def expire(attempt_id: UUID) -> str:
 
 
 @write_transaction
-def end_unstarted(limit: int = 64) -> int:
-    """Ends runs that were to be stopped before they began and that no live lease holds any more."""
+def end_unheld(limit: int = 64) -> int:
+    """Ends runs that were to be stopped and that no lease holds any more; returns how many.
+
+    What had not begun is cancelled; what had begun on a node that fell silent is lost and over (runs.md §10.2).
+    """
     now = clock.now()
     found = Run.objects.filter(
-        status="dispatching", cancel_requested_at__isnull=False, attempts__status="claimed"
+        status__in=["dispatching", "running"],
+        cancel_requested_at__isnull=False,
+        attempts__status__in=sorted(ACTIVE_ATTEMPT),
     ).exclude(attempts__lease__status="leased")
     ids = list(found.order_by("pk").values_list("pk", flat=True)[:limit])
     if not ids:
         return 0
     tasks = places.lock_tasks(Run.objects.filter(pk__in=ids).values_list("task_id", flat=True))
-    runs = list(db.lock(Run.objects.filter(pk__in=ids, status="dispatching").order_by("pk")))
-    attempts = {row.run_id: row for row in RunAttempt.objects.filter(run_id__in=ids, status="claimed")}
+    runs = list(db.lock(found.filter(pk__in=ids).order_by("pk")))
+    active = RunAttempt.objects.filter(run_id__in=ids, status__in=sorted(ACTIVE_ATTEMPT))
+    attempts = {row.run_id: row for row in active}
     changes = [_ended(run, attempts[run.pk], now) for run in runs if run.pk in attempts]
     writes.write(changes, now)
     places.refill(tasks.values())
@@ -111,6 +129,10 @@ def end_unstarted(limit: int = 64) -> int:
 def _ended(run: Run, attempt: RunAttempt, now: datetime) -> Change:
     change = Change(run, attempt)
     at = not_before(run, attempt, now)
+    if attempt.status != "claimed":
+        completion.lose(change, at, LEASE_EXPIRED, ACTOR)
+        change.move_run("cancelled", at, ACTOR, failure=CANCELLED_WHILE_LOST)
+        return change
     change.move_attempt("cancelled", at, ACTOR, failure=completion.CANCELLED)
     to, failure = completion.outcome(run, 1)
     change.move_run(to, at, ACTOR, failure=failure)

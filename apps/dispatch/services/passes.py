@@ -128,6 +128,8 @@ def store(fence: WorkerFence, news: News, ttl_ms: int) -> Stored:
     tasks = work.load()
     for step in (work.settle, work.fail, work.begin, work.start):
         step()
+    # Ended ones make room for their successors in the very same pass.
+    leases.complete(work.completed, now)
     if news.room and worker.status == "online":
         work.claim(worker, ttl_ms)
     work.write()
@@ -230,7 +232,6 @@ class _Work:
 
     def claim(self, worker: Any, ttl_ms: int) -> None:
         taken = candidates.take(self.now, min(self.news.room, candidates.MAX_PAGE))
-        self.done.more = len(taken) == self.news.room
         if not taken:
             return
         where, params = bulk.among(Run, "id", taken)
@@ -247,12 +248,12 @@ class _Work:
             if outcome.fence is not None and outcome.change is not None:
                 self.changes.append(outcome.change)
                 self.done.claimed.append(Claimed(want.run, want.attempt, outcome.fence))
+        self.done.more = len(self.done.claimed) == self.news.room
 
     def write(self) -> None:
         """Stores the changes; each run was read under its lock, so that all of them must still be as read."""
         won = writes.write(self.changes, self.now)
         assert len(won) == sum(1 for change in self.changes if change.events)
-        leases.complete(self.completed, self.now)
         leases.release(
             [lease for lease in self.news.returned if lease.attempt_id in self.held], "start_failed", self.now
         )
