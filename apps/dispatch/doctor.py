@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import os
 import pwd
-import re
 import shutil
 import stat
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,13 +23,11 @@ from django.utils.translation import gettext_lazy as _
 
 from apps.core import health
 from apps.core.errors import DomainError
-from apps.dispatch.launching import INTERPRETERS
+from apps.dispatch import interpreters
 from apps.dispatch.supervisor import launcher
 from apps.vault import keyring
 
 FREE_BYTES_LOW = 1024**3
-NODE_STRIPS_TYPES = (22, 6)
-_VERSION_S = 10
 
 
 class Level(StrEnum):
@@ -148,37 +144,22 @@ def _keyring() -> Iterator[Finding]:
 
 
 def _interpreters() -> Iterator[Finding]:
-    for language, candidates in INTERPRETERS.items():
-        found = next((path for command in candidates if (path := _find(language, command[0]))), None)
+    path = settings.SCRIPT_PATH
+    for language, known in interpreters.INTERPRETERS.items():
+        usable = interpreters.candidates(language, path)
+        found = next((place for command in usable if (place := shutil.which(command[0], path=path))), None)
         if found is not None:
             yield Finding(Level.GOOD, language, f"{language}: {found}")
             continue
         # Shell is what `before`, `after` and shell tasks need: without it nothing works.
         level = Level.FAILURE if language == "shell" else Level.WARNING
-        names = ", ".join(command[0] for command in candidates)
+        names = ", ".join(command[0] for command in known)
         yield Finding(
             level,
             f"{language}_missing",
             _("Scripts in %(language)s cannot run: none of %(names)s is on QINGLONG_PATH.")
             % {"language": language, "names": names},
         )
-
-
-def _find(language: str, name: str) -> str | None:
-    path = shutil.which(name, path=settings.SCRIPT_PATH)
-    if path and language == "typescript" and name == "node" and _node_version(path) < NODE_STRIPS_TYPES:
-        return None
-    return path
-
-
-def _node_version(path: str) -> tuple[int, ...]:
-    try:
-        answer = subprocess.run(  # noqa: S603
-            [path, "--version"], capture_output=True, text=True, timeout=_VERSION_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return (0,)
-    return tuple(int(number) for number in re.findall(r"\d+", answer.stdout)[:2])
 
 
 def _node() -> Iterator[Finding]:

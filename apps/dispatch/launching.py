@@ -12,6 +12,7 @@ from django.conf import settings
 from apps.artifacts import facts, store
 from apps.core import canonical, clock, ids
 from apps.core.errors import DomainError
+from apps.dispatch import interpreters
 from apps.dispatch.launcher.spec import (
     CommandBody,
     LaunchSpec,
@@ -28,18 +29,6 @@ from apps.tasks.revisions import Revision
 from apps.vault import recipes
 from apps.vault.recipes import Recipe
 
-INTERPRETERS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "python": (("python3",), ("python",)),
-    "node": (("node",),),
-    "typescript": (
-        ("tsx",),
-        ("bun", "run"),
-        ("deno", "run", "--allow-all"),
-        ("node", "--experimental-strip-types", "--no-warnings"),
-    ),
-    "shell": (("bash",), ("sh",)),
-}
-FILE_NAMES = {"python": "main.py", "node": "main.js", "typescript": "main.ts", "shell": "main.sh"}
 _CACHED = 256
 
 
@@ -82,13 +71,14 @@ class Planner:
         token = ids.token()
         home = Path(settings.HOME, "homes", run.project_id, str(run.task_id))
         folder = attempt_folder(attempt)
+        world = {**self._environment(run, attempt, home, project_slug, task_slug), **environment}
         spec = LaunchSpec(
             run_id=str(run.pk),
             attempt_id=str(attempt.pk),
             callback_sequence=attempt.callback_sequence + 1,
             token=token,
-            body=_body(execution, given.args),
-            env={**self._environment(run, attempt, home, project_slug, task_slug), **environment},
+            body=_body(execution, given.args, world["PATH"]),
+            env=world,
             cwd=os.path.normpath(home / execution.work_dir) if execution.work_dir else str(home),
             attempt_dir=str(folder),
             log=LogSpec(
@@ -162,17 +152,18 @@ def _base_environment() -> dict[str, str]:
     }
 
 
-def _body(execution: Execution, args: tuple[str, ...]) -> CommandBody | ShellBody | ScriptBody:
+def _body(execution: Execution, args: tuple[str, ...], path: str) -> CommandBody | ShellBody | ScriptBody:
     body = execution.body
     if isinstance(body, Command):
         return CommandBody((*body.argv, *args))
     if isinstance(body, Shell):
         return ShellBody(body.text, args)
     assert isinstance(body, Script)
-    name = FILE_NAMES[body.language]
+    name = interpreters.FILE_NAMES[body.language]
     if body.language == "node" and _is_module(body.source):
         name = "main.mjs"
-    return ScriptBody(INTERPRETERS[body.language], name, body.source, (*body.args, *args))
+    found = interpreters.candidates(body.language, path)
+    return ScriptBody(found, name, body.source, (*body.args, *args))
 
 
 def _is_module(source: str) -> bool:
