@@ -30,7 +30,7 @@ def page(request: HttpRequest, error: DomainError, visitor: Visitor | None = Non
     }
     context = {
         "title": titles.get(error.status, _("Something went wrong")),
-        "sentence": str(error.detail),
+        "sentence": "" if error.status == 404 else str(error.detail),
         "advice": advice.get(error.status, _("Go back and try again. The server's log says more.")),
         "code": error.code,
     }
