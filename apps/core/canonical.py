@@ -38,9 +38,9 @@ def ordered(value: Any) -> str:
 
 
 def loads(text: str | bytes) -> Any:
-    """The value of JSON text; duplicate keys and NaN are refused with NotCanonical."""
+    """The value of JSON text; duplicate keys, NaN and numbers without end are refused with NotCanonical."""
     try:
-        return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+        return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise NotCanonical("not JSON") from error
 
@@ -85,6 +85,13 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         raise NotCanonical("duplicate key")
     return found
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise NotCanonical("not a JSON number")
+    return number
 
 
 def _no_constant(_name: str) -> Any:

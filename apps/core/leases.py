@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from django.db import models
 from django.db.models import F, Q, QuerySet
@@ -91,7 +91,9 @@ def claim(
         ["pk" if model._meta.pk is None else model._meta.pk.attname],
         [shape.generation, shape.owner, shape.token, shape.acquired_at, shape.renewed_at, shape.expires_at],
         [(c.subject.pk, c.generation, owner, c.token, now, now, expires_at) for c in made],
-        condition=f't."{shape.generation}" = v.c1 - 1',
+        # The holder may have renewed since the row was read, which leaves the generation as it was.
+        condition=f't."{shape.generation}" = v.c1 - 1 AND (t."{shape.expires_at}" IS NULL'
+        f' OR t."{shape.expires_at}" <= v.c4 OR t."{shape.owner}" = v.c2)',
     )
     return [claim for claim in made if claim.subject.pk in taken]
 

@@ -64,7 +64,7 @@ def read_limit(text: str | None, *, default: int = DEFAULT_LIMIT, largest: int =
     """A page size of 1 … `largest` from the text of a request; raises InvalidInput."""
     if text is None or text == "":
         return default
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:6]) <= largest:
+    if not text.isascii() or not text.isdigit() or len(text) > 6 or not 1 <= int(text) <= largest:
         raise InvalidInput.field("limit", f"A whole number from 1 to {largest}.")
     return int(text)
 

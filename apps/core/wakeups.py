@@ -16,6 +16,7 @@ from pathlib import Path
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import Case, F, Q, Value, When
 
 from apps.core import clock, db, node
 from apps.core.models import Wakeup
@@ -52,13 +53,7 @@ def channel(cluster: str) -> str:
 
 def ring(cluster: str) -> None:
     """Wakes the cluster when the open transaction commits; joins at most one message to those that wait."""
-    now = clock.now()
-    row = Wakeup.objects.filter(cluster=cluster).first()
-    if row is None or row.answered or row.rung_at <= now - STALE:
-        since = now if row is None or row.answered else row.unanswered_since
-        Wakeup.objects.update_or_create(
-            cluster=cluster, defaults={"rung_at": now, "unanswered_since": since, "answered": False}
-        )
+    if _needs_message(cluster, clock.now()):
         _send(cluster)
     if db.is_postgresql():
         db.notify(channel(cluster))
@@ -124,6 +119,20 @@ def _short(folder: Path) -> Iterator[str]:
         yield f"/proc/self/fd/{descriptor}"
     finally:
         os.close(descriptor)
+
+
+def _needs_message(cluster: str, now: datetime) -> bool:
+    """Notes the ring; of many at once only the first sends, the others find it noted behind its lock."""
+    due = Q(answered=True) | Q(rung_at__lte=now - STALE)
+    rows = Wakeup.objects.filter(cluster=cluster)
+    row = rows.first()
+    if row is None:
+        fresh = {"rung_at": now, "unanswered_since": now, "answered": False}
+        return Wakeup.objects.get_or_create(cluster=cluster, defaults=fresh)[1]
+    if not row.answered and row.rung_at > now - STALE:
+        return False
+    since = Case(When(answered=True, then=Value(now)), default=F("unanswered_since"))
+    return rows.filter(due).update(rung_at=now, unanswered_since=since, answered=False) == 1
 
 
 def _send(cluster: str) -> None:

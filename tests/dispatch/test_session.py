@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -219,7 +220,7 @@ def test_queued_runs_follow_each_other_at_once(home: Home) -> None:
     assert time.monotonic() - began < 5
     assert {kit.fresh(run).status for run in runs} == {"succeeded"}
     spans = [(kit.fresh(run).started_at, kit.fresh(run).finished_at) for run in runs]
-    assert all(before[1] <= after[0] for before, after in zip(spans, spans[1:], strict=False))
+    assert all(before[1] <= after[0] for before, after in pairwise(spans))
 
 
 def test_more_runs_than_slots(home: Home) -> None:
