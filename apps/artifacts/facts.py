@@ -20,6 +20,7 @@ LOG_BYTES_MIN = 65_536
 LOG_BYTES_MAX = 1_073_741_824
 SAFE_INTEGER_MAX = 2**53 - 1
 
+_ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 _ARTIFACT_ID = re.compile(r"local-[0-9a-f]{30}")
 _UUID7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _FACT_KEYS = (
@@ -169,7 +170,7 @@ def encode_fact(fact: TruncationFact) -> bytes:
         fact.quota_reached,
         fact.observed_at_ms,
     )
-    return json.dumps(dict(zip(_FACT_KEYS, values, strict=True)), separators=(",", ":")).encode()
+    return _ENCODE(dict(zip(_FACT_KEYS, values, strict=True))).encode()
 
 
 def decode_fact(data: bytes) -> TruncationFact:

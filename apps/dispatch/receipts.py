@@ -28,6 +28,7 @@ from apps.artifacts.facts import (
 RECEIPT_BYTES_MAX = 4096
 QUARANTINE = ".quarantine"
 
+_ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{32,128}")
 _KEYS = (
     "schema_version",
@@ -90,7 +91,7 @@ def serialise(receipt: Receipt) -> bytes:
         receipt.finished_at_ms,
         receipt.exit_code,
     )
-    return json.dumps(dict(zip(_KEYS, values, strict=True)), separators=(",", ":")).encode()
+    return _ENCODE(dict(zip(_KEYS, values, strict=True))).encode()
 
 
 def parse(data: bytes) -> Receipt:

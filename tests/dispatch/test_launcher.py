@@ -43,16 +43,40 @@ def test_started_on_demand_with_an_empty_environment(kit: Kit) -> None:
 
 def test_loads_neither_django_nor_packages() -> None:
     code = (
-        "import sys, runpy; sys.argv = ['x'];\n"
+        "import sys\n"
         "sys.path.append(sys.orig_argv[-1])\n"
-        "import apps.dispatch.launcher.shim\n"
-        "bad = {'django', 'site', 'threading', 'subprocess', 'hashlib', 'pathlib', 'typing'}\n"
+        "import apps.dispatch.launcher.__main__\n"
+        "bad = {'django', 'site', 'threading', 'subprocess', 'hashlib', 'pathlib', 'typing', 'inspect'}\n"
         "bad &= set(sys.modules)\n"
         "sys.exit(repr(bad) if bad else 0)"
     )
     root = PROGRAM.parents[3]
     ended = subprocess.run([sys.executable, "-I", "-S", "-c", code, str(root)], env={}, capture_output=True)
     assert ended.returncode == 0, ended.stderr
+
+
+REHEARSAL = """
+import os, sys
+sys.path.append(sys.orig_argv[-2])
+from apps.dispatch.launcher import records
+records.install()
+from apps.dispatch.launcher import control, rehearsal
+told = []
+control.Channel.send = lambda channel, **message: told.append(message["state"])
+if sys.orig_argv[-1] == "disk":
+    rehearsal._MEMORY = "/nowhere"
+rehearsal.rehearse(os.getcwd())
+assert told == ["ready", "started", "ended"] * rehearsal.ROUNDS, told
+assert os.listdir(".") == []
+"""
+
+
+@pytest.mark.parametrize("place", ["memory", "disk"])
+def test_rehearsal_gets_through_and_leaves_nothing(tmp_path: Path, place: str) -> None:
+    """It is allowed to fail, so nothing else would show that it does."""
+    command = [sys.executable, "-I", "-S", "-c", REHEARSAL, str(PROGRAM.parents[3]), place]
+    ended = subprocess.run(command, env={}, cwd=tmp_path, capture_output=True, timeout=30)
+    assert ended.returncode == 0, ended.stderr.decode()
 
 
 def test_second_launcher_is_refused(kit: Kit) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -57,6 +58,46 @@ def test_stop_reaches_what_hides(kit: Kit) -> None:
     assert fact["attempt_id"] == live.spec.attempt_id
 
 
+LOW_FLOOD = """
+import sys
+sys.path.append(sys.orig_argv[-1])
+from apps.dispatch.launcher.__main__ import main, shim
+shim.FLOOD_PROCESSES = 6
+main(["--node-dir", sys.orig_argv[-2], "--detach"])
+"""
+
+
+POLITE = """
+import os, signal, sys, time
+def leave(*_):
+    os.write(1, b"bye\\n")
+    os._exit(0)
+signal.signal(signal.SIGTERM, leave)
+for _ in range(int(sys.argv[1])):
+    if os.fork() == 0:
+        break
+os.write(1, b"up\\n")
+while True:
+    time.sleep(1)
+"""
+
+
+@pytest.mark.parametrize(("children", "goodbye"), [(5, True), (6, False)])
+def test_flood_is_killed_without_a_goodbye(kit: Kit, children: int, goodbye: bool) -> None:
+    """The rule for 512 processes and more, with a bound of six in a launcher of its own."""
+    command = [PYTHON, "-I", "-S", "-c", LOW_FLOOD, str(kit.node), str(Path(__file__).parents[2])]
+    subprocess.run(command, env={}, check=True, timeout=15)
+    live = kit.launch(CommandBody((PYTHON, "-c", POLITE, str(children))), grace_ms=8_000).go()
+    until(lambda: live.log.count(b"up") == children + 1)
+    live.shim.stop()
+    live.end()
+    fact = live.fact("stop.json")
+    assert fact["escaped"] == []
+    assert fact["processes"] == children + 1
+    assert (b"bye" in live.log) is goodbye
+    assert (fact["kill_at_ms"] is None) is goodbye
+
+
 def test_stop_lets_a_script_say_goodbye(kit: Kit) -> None:
     live = kit.launch(
         "trap 'echo bye; exit 9' TERM; echo up; while :; do sleep 0.05; done", grace_ms=8_000
@@ -95,6 +136,7 @@ def marked(value: str) -> list[int]:
 @pytest.mark.parametrize("changes", [{"timeout_ms": 300}, {"deadline_at_ms": 300}])
 @pytest.mark.parametrize("phase", ["before", "body", "after"])
 def test_deadline_covers_every_phase(kit: Kit, changes: dict[str, int], phase: str) -> None:
+    kit.launcher.connect()  # its own start is not part of the run
     if "deadline_at_ms" in changes:
         changes = {"deadline_at_ms": time.time_ns() // 1_000_000 + 600}
     texts = {"before": "true", "after": "true", "body": "exit 0", phase: "sleep 30"}

@@ -7,7 +7,7 @@ command returns 0 as soon as the launcher listens. Exit codes: 2 usage, 3 anothe
 4 the node folder cannot be used.
 """
 # Why not pathlib: every shim inherits what is imported here; pathlib would cost each of them.
-# ruff: noqa: PTH100, PTH101, PTH103, PTH108, PTH120
+# ruff: noqa: PTH100, PTH101, PTH103, PTH108, PTH120, E402
 
 from __future__ import annotations
 
@@ -26,7 +26,14 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(_HERE))))
 sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _HERE]
 
-from apps.dispatch.launcher import files, programs, shim, tree  # noqa: E402
+from apps.dispatch.launcher import records
+
+records.install()  # before anything below loads the real `dataclasses`
+
+from apps.dispatch.launcher import files, programs, rehearsal, shim, tree
+from apps.dispatch.launcher.control import Channel
+from apps.dispatch.launcher.loop import Loop
+from apps.dispatch.launcher.signals import set_mask
 
 SOCKET_NAME = "launcher.sock"
 LOCK_NAME = "launcher.lock"
@@ -34,7 +41,6 @@ EMPTY_INPUT_NAME = "empty-input.json"
 ANOTHER_RUNS = 3
 UNUSABLE = 4
 BACKLOG = 64
-REQUESTS_PER_TURN = 64
 _MESSAGE_MAX = 64
 _DESCRIPTORS = 2
 _DESCRIPTORS_MAX = 1_048_576
@@ -75,37 +81,36 @@ class Launcher:
             self._poll.register(client, select.POLLIN)
 
     def _read(self, descriptor: int) -> None:
+        """One request; the poll comes back at once when more wait, and no client waits behind another's."""
         client = self._clients[descriptor]
-        for _ in range(REQUESTS_PER_TURN):
-            try:
-                message, received = _receive(client)
-            except BlockingIOError:
-                return
-            except OSError:
-                message, received = b"", []
-            try:
-                good = message == b"fork" and len(received) == _DESCRIPTORS and self._fork(*received)
-            finally:
-                for passed in received:
-                    os.close(passed)
-            if not good:
-                # End of file, nonsense, or no process to be had: the other side sees it at once.
-                self._poll.unregister(descriptor)
-                del self._clients[descriptor]
-                client.close()
-                return
+        try:
+            message, received = _receive(client)
+        except BlockingIOError:
+            return
+        except OSError:
+            message, received = b"", []
+        try:
+            good = message == b"fork" and len(received) == _DESCRIPTORS and self._fork(*received)
+        finally:
+            for passed in received:
+                os.close(passed)
+        if not good:
+            # End of file, nonsense, or no process to be had: the other side sees it at once.
+            self._poll.unregister(descriptor)
+            del self._clients[descriptor]
+            client.close()
 
     def _fork(self, spec_descriptor: int, control: int) -> bool:
         try:
             # A signal between fork and the shim's own handlers would meet ours: it waits instead.
-            signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
+            set_mask(signal.SIG_BLOCK, _HANDLED)
             pid = os.fork()
         except OSError:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
+            set_mask(signal.SIG_UNBLOCK, _HANDLED)
             return False
         if pid == 0:
             _become_shim(spec_descriptor, control, self._boot, self._empty_input)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
+        set_mask(signal.SIG_UNBLOCK, _HANDLED)
         return True
 
 
@@ -116,16 +121,15 @@ def _become_shim(spec_descriptor: int, control: int, boot: str, empty_input: str
     """Never returns: whatever happens, the child does not fall back into the launcher's loop."""
     try:
         low, high = sorted((spec_descriptor, control))
-        signal.set_wakeup_fd(-1)
         os.closerange(3, low)
         os.closerange(low + 1, high)
         os.closerange(high + 1, _DESCRIPTORS_MAX)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        os.chdir("/")
-        shim.serve(control, spec_descriptor, boot, empty_input)
+        os.setsid()
+        channel = Channel(control)
+        loop = Loop(channel)
+        set_mask(signal.SIG_SETMASK, ())
+        tree.become_subreaper()
+        shim.serve(channel, loop, spec_descriptor, boot, empty_input)
     except BaseException:
         os._exit(1)
     os._exit(0)
@@ -179,6 +183,13 @@ def _make_empty_input() -> None:
     files.create_file(EMPTY_INPUT_NAME, b"{}", 0o400)
 
 
+def _rehearse(node: str) -> None:
+    lowest = os.dup(0)  # whatever the rehearsal opens has a higher number
+    rehearsal.rehearse(node)
+    gc.collect()
+    os.closerange(lowest, _DESCRIPTORS_MAX)
+
+
 def _fail(text: str, code: int) -> None:
     sys.stderr.write(f"launcher: {text}\n")
     sys.stderr.flush()
@@ -217,6 +228,7 @@ def main(arguments: list[str]) -> None:
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     for number in (0, 1, 2) if detach else (0,):
         os.dup2(null, number)
+    _rehearse(node)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         # Ignored: what scripts may send to their parent by mistake, and what a terminal sends on.
         signal.signal(number, signal.SIG_IGN if number in programs.IGNORED else signal.SIG_DFL)
@@ -232,8 +244,9 @@ def main(arguments: list[str]) -> None:
     if ready >= 0:
         os.write(ready, b"1")
         os.close(ready)
+    os.chdir("/")  # where every shim begins
     launcher.serve()
-    os.unlink(SOCKET_NAME)
+    os.unlink(f"{node}/{SOCKET_NAME}")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from apps.dispatch.launcher.control import Channel
 from apps.dispatch.launcher.output import Pump
+from apps.dispatch.launcher.signals import IGNORE, set_handler, set_wakeup
 
 # A machine that sleeps stops the poll's own clock: look at the real one at least this often.
 _POLL_MS_MAX = 60_000
@@ -29,14 +30,15 @@ class Loop:
     """Waits for whatever comes next and keeps what it learned."""
 
     def __init__(self, channel: Channel) -> None:
-        """Install handlers for SIGCHLD and SIGTERM; from here on SIGTERM is a stop request."""
+        """Install handlers, and have SIGINT ignored; from here on SIGTERM is a stop request."""
         self._channel = channel
         self._pump: Pump | None = None
         self._poll = select.poll()
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, lambda *_: self._stop("stop"))
+        set_wakeup(self._wake_write, warn_on_full_buffer=False)
+        set_handler(signal.SIGINT, IGNORE)
+        set_handler(signal.SIGCHLD, lambda *_: None)
+        set_handler(signal.SIGTERM, lambda *_: self._stop("stop"))
         self._poll.register(self._wake_read, select.POLLIN)
         self._poll.register(channel.descriptor, select.POLLIN)
         self.stop_cause: str | None = None

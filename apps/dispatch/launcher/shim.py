@@ -49,15 +49,18 @@ NEVER_REAPED = 128 + 9
 BROKEN = 255
 
 
-def serve(control: int, spec_descriptor: int, boot: str, empty_input: str) -> None:
-    """The whole life of a shim, from the two descriptors a session sent. Returns when it is over.
+def serve(
+    channel: Channel,
+    loop: Loop,
+    spec_descriptor: int,
+    boot: str,
+    empty_input: str,
+    receipt_tries: int = RECEIPT_TRIES,
+) -> None:
+    """The whole life of a shim, from what a session sent. Returns when it is over.
 
     `empty_input` is the path of a file that holds `{}`, for scripts that are given nothing.
     """
-    channel = Channel(control)
-    loop = Loop(channel)
-    os.setsid()
-    tree.become_subreaper()
     try:
         with ExitStack() as undo:
             spec = _read_spec(spec_descriptor)
@@ -93,7 +96,7 @@ def serve(control: int, spec_descriptor: int, boot: str, empty_input: str) -> No
         return
     given = empty_input if spec.input is None else f"{spec.attempt_dir}/{INPUT}"
     run = Run(spec, given, channel=channel, loop=loop, folder=folder, sink=sink, reservation=reservation)
-    run.carry_out()
+    run.carry_out(receipt_tries)
 
 
 def _read_spec(descriptor: int) -> LaunchSpec:
@@ -134,7 +137,7 @@ class Run:
         self._deadline_s = self._deadline()
         loop.watch(self._pump)
 
-    def carry_out(self) -> None:
+    def carry_out(self, receipt_tries: int) -> None:
         """Run to the end and publish. Errors of our own end the run with 255, never without a receipt."""
         try:
             code = self._phases()
@@ -144,7 +147,7 @@ class Run:
         stop_fact = None
         with suppress(Exception):
             stop_fact = self._end_tree()
-        self._publish(code if code is not None else self._interrupted_code(), stop_fact)
+        self._publish(code if code is not None else self._interrupted_code(), stop_fact, receipt_tries)
 
     def _deadline(self) -> float | None:
         now = boot_s()
@@ -268,7 +271,8 @@ class Run:
 
     def _end_tree(self) -> dict[str, object] | None:
         """Leave no process behind; the stop fact when there was something to stop or a reason to."""
-        self._loop.reap()
+        if not self._loop.childless:
+            self._loop.reap()
         if self._cause is None:
             if self._loop.childless:
                 return None
@@ -316,7 +320,7 @@ class Run:
         status = self._loop.statuses.get(self._body_pid)
         return NEVER_REAPED if status is None else programs.exit_code(status)
 
-    def _publish(self, code: int, stop_fact: dict[str, object] | None) -> None:
+    def _publish(self, code: int, stop_fact: dict[str, object] | None, receipt_tries: int) -> None:
         """Facts first, the receipt last: whoever sees the receipt finds everything else in place."""
         spec, sink, folder = self._spec, self._sink, self._folder
         folder.sync_output()
@@ -355,10 +359,10 @@ class Run:
             finished_at_ms=finished_at_ms,
             exit_code=code,
         )
-        self._publish_receipt(receipt)
+        self._publish_receipt(receipt, receipt_tries)
         self._channel.send(state="ended")
 
-    def _publish_receipt(self, receipt: Receipt) -> None:
+    def _publish_receipt(self, receipt: Receipt, tries: int) -> None:
         """The reserved way, and when that is broken the plain one, again and again for a while."""
         try:
             self._reservation.publish(receipt)
@@ -368,7 +372,7 @@ class Run:
         except OSError:
             pass  # the folder was removed, say: as long as we live the run counts as running, so try on
         store = ReceiptStore(self._spec.receipts_root)
-        for _ in range(RECEIPT_TRIES):
+        for _ in range(tries):
             time.sleep(RECEIPT_PAUSE_S)
             try:
                 store.publish(receipt)
@@ -377,4 +381,3 @@ class Run:
                 return
             except (OSError, ArtifactFileError):
                 continue
-
