@@ -10,6 +10,7 @@ const HIDDEN_MS = 10_000;
 const CHUNK_LINES = 500;
 const FOLD = 8 * 1024;
 const KEEP = 8 * 1024 * 1024;
+const KEEP_CHUNKS = 100;
 const FAR_BEHIND = 4 * 1024 * 1024;
 const NEWLINE = 10;
 
@@ -65,9 +66,17 @@ class LogView {
     this.followButton.setAttribute("aria-pressed", String(on));
     if (on) {
       this.unseen = 0;
+      if (this.cutBelow) this.restart();
       this.toEnd();
     }
     this.tellUnseen();
+  }
+
+  /** What stood below was let go while reading backwards: open at the end again. */
+  restart() {
+    this.reset();
+    if (this.finished) this.open();
+    else this.wake?.();
   }
 
   toEnd() {
@@ -76,7 +85,7 @@ class LogView {
 
   scrolled() {
     const { scrollTop, scrollHeight, clientHeight } = this.view;
-    const atEnd = scrollHeight - scrollTop - clientHeight < 32;
+    const atEnd = !this.cutBelow && scrollHeight - scrollTop - clientHeight < 32;
     if (atEnd !== this.following && (atEnd || scrollTop < (this.lastTop ?? 0))) this.follow(atEnd);
     this.lastTop = scrollTop;
     if (scrollTop < 300 && this.start > 0 && !this.loadingEarlier && this.ready) this.earlier();
@@ -109,10 +118,12 @@ class LogView {
 
   async open() {
     this.reset();
+    this.finished = false;
     for (;;) {
       try {
         await this.step();
         this.say("");
+        if (!this.ready) continue;
         if (this.complete && this.end >= this.size) return this.finish();
         if (this.end >= this.size) await this.pause(document.hidden ? HIDDEN_MS : LIVE_MS);
       } catch (error) {
@@ -125,9 +136,10 @@ class LogView {
 
   reset() {
     this.view.replaceChildren();
-    this.ready = false;
+    this.epoch = (this.epoch ?? 0) + 1;
+    this.ready = this.cutBelow = false;
     this.start = this.end = this.size = 0;
-    this.open_bytes = new Uint8Array(0);
+    this.openBytes = new Uint8Array(0);
     this.style = plain();
     this.openLine = null;
   }
@@ -141,10 +153,11 @@ class LogView {
       this.end = this.start;
       this.ready = true;
       this.append(bytes);
-      this.more_above();
       return;
     }
+    const epoch = this.epoch;
     const next = await this.ask(this.end, PAGE);
+    if (epoch !== this.epoch) return;
     this.take(next);
     if (next.size - this.end > FAR_BEHIND) {
       this.reset();
@@ -171,15 +184,15 @@ class LogView {
   append(bytes) {
     if (!bytes.length) return;
     this.end += bytes.length;
-    const { lines, rest } = cut(join(this.open_bytes, bytes));
-    if (lines.length && this.openLine) {
-      this.openLine.remove();
+    const { lines, rest } = cut(join(this.openBytes, bytes));
+    this.openBytes = rest;
+    if (!this.cutBelow) {
+      this.openLine?.remove();
       this.openLine = null;
+      for (const line of lines) this.style = draw(this.place(), line, this.style, this.words);
+      this.drawOpen();
+      this.letGo();
     }
-    for (const line of lines) this.style = draw(this.place(), line, this.style, this.words);
-    this.open_bytes = rest;
-    this.drawOpen();
-    this.letGo();
     if (this.following) this.toEnd();
     else {
       this.unseen += lines.length;
@@ -191,9 +204,9 @@ class LogView {
   drawOpen() {
     this.openLine?.remove();
     this.openLine = null;
-    if (!this.open_bytes.length) return;
+    if (!this.openBytes.length) return;
     const chunk = this.place();
-    draw(chunk, this.open_bytes, this.style, this.words, !this.complete);
+    draw(chunk, this.openBytes, this.style, this.words, !this.complete);
     this.openLine = chunk.lastElementChild;
   }
 
@@ -208,33 +221,28 @@ class LogView {
   }
 
   letGo() {
-    while (this.following && this.end - this.start > KEEP && this.view.childElementCount > 1) {
-      const oldest = this.view.firstElementChild;
+    const { view } = this;
+    while (this.following && view.childElementCount > 1 && (this.end - this.start > KEEP || view.childElementCount > KEEP_CHUNKS)) {
+      const oldest = view.firstElementChild;
       for (const line of oldest.children) this.start += line.size;
       oldest.remove();
     }
-    this.more_above();
-  }
-
-  more_above() {
-    this.root.toggleAttribute("data-above", this.start > 0);
   }
 
   async earlier() {
     this.loadingEarlier = true;
     try {
-      const from = Math.max(0, this.start - PAGE);
-      const page = await this.ask(from, this.start - from);
-      const before = this.start;
+      const [epoch, until] = [this.epoch, this.start];
+      const from = Math.max(0, until - PAGE);
+      const page = await this.ask(from, until - from);
+      if (epoch !== this.epoch || until !== this.start) return;
       this.start = from;
-      const bytes = this.aligned(page.bytes).subarray(0, before - this.start);
-      const { lines, rest } = cut(bytes);
+      const { lines, rest } = cut(this.aligned(page.bytes));
       if (rest.length) lines.push(rest);
       const anchor = this.view.firstElementChild;
       const top = anchor?.getBoundingClientRect().top;
       this.prepend(lines);
       if (anchor) this.view.scrollTop += anchor.getBoundingClientRect().top - top;
-      this.more_above();
     } catch (error) {
       this.say(error.refused ? this.words.textMissing : this.words.textReconnecting);
     } finally {
@@ -255,10 +263,15 @@ class LogView {
       style = draw(chunk, line, style, this.words);
     }
     this.view.prepend(chunks);
+    while (this.view.childElementCount > 2 * KEEP_CHUNKS) {
+      this.view.lastElementChild.remove();
+      this.cutBelow = true;
+    }
   }
 
   finish() {
-    this.drawOpen();
+    this.finished = true;
+    if (!this.cutBelow) this.drawOpen();
     this.root.removeAttribute("data-live");
     this.say(this.size === 0 ? this.words.textEmpty : this.truncated ? this.words.textCut : this.words.textEnd);
     if (this.following) this.toEnd();

@@ -156,21 +156,30 @@ def test_stopping_from_the_page(settled: Up, chromium: Any, language: str, width
 def test_a_long_log_opens_at_its_end_and_reads_backwards(settled: Up, chromium: Any) -> None:
     ann = Person(chromium, settled, language="en", width=1280)
     ann.sign_in()
-    ann.make("Long", "seq -f 'row %.0f' 0 59999; head -c 40000 /dev/zero | tr '\\0' x")
+    ann.make("Long", "seq -f 'row %.0f' 0 129999; head -c 40000 /dev/zero | tr '\\0' x")
     page, log = ann.page, ann.page.locator("[data-log-view]")
     page.locator(".ql-run-facts .ql-chip[data-state=succeeded]").wait_for(timeout=30_000)
     page.reload()
-    log.get_by_text("row 59999", exact=True).wait_for(timeout=3_000)
+    log.get_by_text("row 129999", exact=True).wait_for(timeout=3_000)
     assert log.locator(".ql-fold-more").count() == 1
     assert log.evaluate("e => e.scrollHeight - e.scrollTop - e.clientHeight") < 40
-    assert log.get_by_text("row 50000", exact=True).count() == 0
+    assert log.get_by_text("row 121000", exact=True).count() == 0
     log.evaluate("e => { e.scrollTop = 0 }")
-    log.get_by_text("row 50000", exact=True).wait_for(timeout=3_000, state="attached")
+    log.get_by_text("row 121000", exact=True).wait_for(timeout=3_000, state="attached")
     assert page.locator("[data-log-follow]").get_attribute("aria-pressed") == "false"
     lines = log.evaluate("e => [...e.querySelectorAll('.ql-chunk > div')].map(line => line.textContent)")
     rows = [line for line in lines if line.startswith("row")]
-    assert rows == [f"row {number}" for number in range(60_000 - len(rows), 60_000)]
+    assert rows == [f"row {number}" for number in range(130_000 - len(rows), 130_000)]
+    first = log.get_by_text("row 0", exact=True)
+    for _ in range(40):
+        if first.count():
+            break
+        log.evaluate("e => { e.scrollTop = 0 }")
+        page.wait_for_timeout(150)
+    assert first.count() and log.evaluate("e => e.querySelectorAll('.ql-chunk').length") <= 200
     page.click("[data-log-follow]")
+    log.get_by_text("row 129999", exact=True).wait_for(timeout=3_000)
+    page.wait_for_timeout(200)
     assert log.evaluate("e => e.scrollHeight - e.scrollTop - e.clientHeight") < 40
     ann.close()
 
