@@ -62,7 +62,7 @@ from apps.dispatch.launcher import records
 records.install()
 from apps.dispatch.launcher import control, rehearsal
 told = []
-control.Channel.send = lambda channel, **message: told.append(message["state"])
+control.Channel.send = lambda channel, *words: told.append(words[0])
 if sys.orig_argv[-1] == "disk":
     rehearsal._MEMORY = "/nowhere"
 rehearsal.rehearse(os.getcwd())

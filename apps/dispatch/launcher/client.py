@@ -88,6 +88,22 @@ class Message:
     code: str = ""
     detail: str = ""
 
+    @classmethod
+    def decode(cls, data: bytes) -> Message:
+        """Read what a shim sent (control.py). ValueError for anything else."""
+        state, *values = data.decode().split(" ", 3)
+        if state == "ready":
+            pid, ticks, boot = values
+            return cls(state, int(pid), int(ticks), boot)
+        if state == "started":
+            pid, at_ms = values
+            return cls(state, int(pid), started_at_ms=int(at_ms))
+        if state == "failed":
+            return cls(state, code=values[0], detail=" ".join(values[1:]))
+        if data != b"ended":
+            raise ValueError("not a message of a shim")
+        return cls(state)
+
     @property
     def handle(self) -> Handle:
         """Of the shim; only in state ready."""
@@ -111,7 +127,7 @@ class Shim:
         if self.closed:
             return []
         found, self.closed = receive_all(self.socket)
-        return [Message(**json.loads(data)) for data in found]
+        return [Message.decode(data) for data in found]
 
     def go(self) -> bool:
         """Let it start. False: the shim is gone, and nothing was started."""

@@ -1,15 +1,17 @@
-"""The control socket between a session and a shim: small datagrams, nobody ever waits for the other."""
+"""The control socket between a session and a shim: small datagrams, nobody ever waits for the other.
+
+To the shim: `go`, `stop`, `stop:deadline`. From it, words with a space between, the last one to the end:
+`ready <pid> <start ticks> <boot id>`, `failed <code> <detail>`, `started <pid> <epoch ms>`, `ended`.
+"""
 
 from __future__ import annotations
 
-import json
 import socket
 from contextlib import suppress
 
 MESSAGE_BYTES_MAX = 4096
 # Made once: joining two flags of an enum touches more memory than sending a message does.
 _SEND_FLAGS = int(socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
-_ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def receive_all(control: socket.socket) -> tuple[list[bytes], bool]:
@@ -47,11 +49,11 @@ class Channel:
     def open(self) -> bool:
         return self._socket is not None
 
-    def send(self, **message: object) -> None:
+    def send(self, *words: object) -> None:
         """Best effort: a session that does not read or does not live loses the message, no more."""
         if self._socket is not None:
             with suppress(OSError):
-                self._socket.send(_ENCODE(message).encode(), _SEND_FLAGS)
+                self._socket.send(" ".join(map(str, words)).encode(), _SEND_FLAGS)
 
     def receive(self) -> list[bytes]:
         """Messages that wait. Closes itself at the end of file and at any lasting error."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import ExitStack, suppress
+from collections.abc import Callable
+from contextlib import suppress
 
 from apps.artifacts.facts import ArtifactFileError, TruncationFact, publish_fact
 from apps.dispatch.launcher import hooks, programs, tree
@@ -61,38 +62,41 @@ def serve(
 
     `empty_input` is the path of a file that holds `{}`, for scripts that are given nothing.
     """
+    undo: list[Callable[[], None]] = []
+    failure: tuple[str, str] | None = None
     try:
-        with ExitStack() as undo:
-            spec = _read_spec(spec_descriptor)
-            folder = AttemptFolder(spec)
-            undo.callback(folder.remove)
-            folder.prepare(spec)
-            sink = LogSink(spec.log)
-            undo.callback(sink.discard)
-            reservation = ReceiptStore(spec.receipts_root).reserve(spec.attempt_id)
-            undo.callback(reservation.discard)
-            pid = os.getpid()
-            stat = tree.read_stat(pid)
-            ticks = stat.start_ticks if stat else 0
-            channel.send(state="ready", pid=pid, start_ticks=ticks, boot_id=boot)
-            make_working_folder(spec)
-            while channel.open and not loop.go and loop.stop_cause is None:
-                loop.turn()
-            if channel.open and not loop.go:
-                loop.turn(0)  # a signal may have come between a `go` and our reading of it
-            if not loop.go and loop.stop_cause is not None:
-                raise PrepareError("stopped", "stopped before it was started")
-            if not loop.go:
-                return  # never started: the stack takes everything away
+        spec = _read_spec(spec_descriptor)
+        folder = AttemptFolder(spec)
+        undo.append(folder.remove)
+        folder.prepare(spec)
+        sink = LogSink(spec.log)
+        undo.append(sink.discard)
+        reservation = ReceiptStore(spec.receipts_root).reserve(spec.attempt_id)
+        undo.append(reservation.discard)
+        pid = os.getpid()
+        stat = tree.read_stat(pid)
+        channel.send("ready", pid, stat.start_ticks if stat else 0, boot)
+        make_working_folder(spec)
+        while channel.open and not loop.go and loop.stop_cause is None:
+            loop.turn()
+        if channel.open and not loop.go:
+            loop.turn(0)  # a signal may have come between a `go` and our reading of it
+        if not loop.go and loop.stop_cause is not None:
+            raise PrepareError("stopped", "stopped before it was started")
+        if loop.go:
             # From here on there is always a receipt, also when a stop came with the `go`.
             folder.mark_go()
-            undo.pop_all()
+            undo.clear()
     except (PrepareError, SpecError, ReceiptExists, ArtifactFileError) as error:
-        channel.send(state="failed", code=error.code, detail=str(error))
-        return
+        failure = (error.code, str(error))
     except OSError as error:
-        detail = os.strerror(error.errno or 0)
-        channel.send(state="failed", code="io_error", detail=detail)
+        failure = ("io_error", os.strerror(error.errno or 0))
+    finally:
+        for step in reversed(undo):
+            step()
+    if failure is not None:
+        channel.send("failed", *failure)
+    if failure is not None or not loop.go:
         return
     given = empty_input if spec.input is None else f"{spec.attempt_dir}/{INPUT}"
     run = Run(spec, given, channel=channel, loop=loop, folder=folder, sink=sink, reservation=reservation)
@@ -246,7 +250,7 @@ class Run:
         """Tell the session once that something was started; pid 0 when there was nothing to start."""
         if not self._announced:
             self._announced = True
-            self._channel.send(state="started", pid=pid, started_at_ms=self._started_at_ms)
+            self._channel.send("started", pid, self._started_at_ms)
 
     def _wait(self, pid: int) -> int | None:
         """Exit code of a child, its last output copied; None when a stop or the deadline came first."""
@@ -360,7 +364,7 @@ class Run:
             exit_code=code,
         )
         self._publish_receipt(receipt, receipt_tries)
-        self._channel.send(state="ended")
+        self._channel.send("ended")
 
     def _publish_receipt(self, receipt: Receipt, tries: int) -> None:
         """The reserved way, and when that is broken the plain one, again and again for a while."""
