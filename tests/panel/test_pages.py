@@ -47,7 +47,7 @@ def addresses(task: Task, run: Run) -> Iterator[str]:
     yield from ("/panel/p/default/", "/panel/p/default/?history=1", "/panel/p/default/archive/")
     yield from ("/panel/p/default/tasks/?search=x", "/panel/p/default/runs/?status=queued&trigger=manual")
     yield f"/panel/p/default/runs/?task={task.slug}"
-    for part in ("", "script/", "revisions/", "revisions/1/", "skips/", "edit/", "archive/"):
+    for part in ("", "script/", "revisions/", "revisions/1/", "skips/", "edit/", "archive/", "run-with/"):
         yield f"/panel/p/default/task/{task.slug}/{part}"
     yield from (f"/panel/runs/{run.pk}/", f"/panel/runs/{run.pk}/stop/")
 

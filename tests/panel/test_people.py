@@ -178,7 +178,9 @@ def test_the_audit_log_names_people(client: Client) -> None:
     assert "role.granted" in html and "ann" in html
 
 
-def test_a_second_person_brings_the_warning_and_a_second_project_the_switch(owner: User, client: Client) -> None:
+def test_a_second_person_brings_the_warning_and_a_second_project_the_switch(
+    owner: User, client: Client
+) -> None:
     html = client.get("/panel/").content.decode()
     assert "QINGLONG_RUN_AS" not in html and "ql-switch" not in html
     member("viewer", "vic")

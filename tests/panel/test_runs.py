@@ -15,6 +15,8 @@ from django.test.utils import CaptureQueriesContext
 from apps.access.models import User
 from apps.artifacts import facts
 from apps.runs.models import Run, RunAttempt
+from apps.runs.payloads import open_input
+from apps.vault import keyring
 from tests.panel.kit import a_run, a_task, browser
 from tests.people import member
 
@@ -136,6 +138,21 @@ def test_downloads_are_the_bytes_as_written(client: Client, run: Run) -> None:
     assert answer.headers["Content-Type"] == "application/octet-stream"
     assert "attachment" in answer.headers["Content-Disposition"]
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_a_start_with_input_arguments_and_priority(owner: User, client: Client) -> None:
+    task = a_task(owner, "With")
+    address = f"/panel/p/default/task/{task.slug}/run-with/"
+    for wrong in ({"input": "[1]"}, {"input": "{"}, {"priority": "9999"}, {"priority": "x"}, {"args": "a\0"}):
+        answer = client.post(address, {"input": "", "args": "", "priority": ""} | wrong)
+        assert answer.status_code == 400 and 'role="alert"' in answer.content.decode(), wrong
+    assert not Run.objects.exists()
+    keyring.ensure()
+    answer = client.post(address, {"input": '{"tag": "v1"}', "args": "a b\r\n$c", "priority": "7"})
+    run = Run.objects.get()
+    assert answer.headers["Location"] == f"/panel/runs/{run.pk}/" and run.priority == 7
+    given = open_input(run)
+    assert (given.input, given.args) == ({"tag": "v1"}, ("a b", "$c"))
 
 
 def test_looking_at_retry_changes_nothing(client: Client, run: Run) -> None:
