@@ -126,7 +126,7 @@ class Shim:
         before `go` that means never started, after it only the receipt can tell."""
         if self.closed:
             return []
-        found, self.closed = receive_all(self.socket)
+        found, self.closed = receive_all(self.socket.fileno())
         return [Message.decode(data) for data in found]
 
     def go(self) -> bool:

@@ -6,15 +6,13 @@ To the shim: `go`, `stop`, `stop:deadline`. From it, words with a space between,
 
 from __future__ import annotations
 
-import socket
+import os
 from contextlib import suppress
 
 MESSAGE_BYTES_MAX = 4096
-# Made once: joining two flags of an enum touches more memory than sending a message does.
-_SEND_FLAGS = int(socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
 
 
-def receive_all(control: socket.socket) -> tuple[list[bytes], bool]:
+def receive_all(control: int) -> tuple[list[bytes], bool]:
     """Messages of a non-blocking socket, and whether its other end is gone.
 
     A peer that died with unread messages is reported as an error *before* what it had sent; the error comes
@@ -24,7 +22,7 @@ def receive_all(control: socket.socket) -> tuple[list[bytes], bool]:
     failed = False
     while True:
         try:
-            message = control.recv(MESSAGE_BYTES_MAX)
+            message = os.read(control, MESSAGE_BYTES_MAX)
         except BlockingIOError:
             return found, failed
         except OSError:
@@ -41,30 +39,27 @@ class Channel:
     """The control socket. The session behind it may be gone at any moment; nobody here ever minds."""
 
     def __init__(self, descriptor: int) -> None:
-        self._socket: socket.socket | None = socket.socket(fileno=descriptor)
-        self._socket.setblocking(False)
+        # No socket object: its making asks the kernel four questions, and reading and writing do as well.
+        os.set_blocking(descriptor, False)
         self.descriptor = descriptor
-
-    @property
-    def open(self) -> bool:
-        return self._socket is not None
+        self.open = True
 
     def send(self, *words: object) -> None:
         """Best effort: a session that does not read or does not live loses the message, no more."""
-        if self._socket is not None:
-            with suppress(OSError):
-                self._socket.send(" ".join(map(str, words)).encode(), _SEND_FLAGS)
+        if self.open:
+            with suppress(OSError):  # SIGPIPE is ignored, as always under Python
+                os.write(self.descriptor, " ".join(map(str, words)).encode())
 
     def receive(self) -> list[bytes]:
         """Messages that wait. Closes itself at the end of file and at any lasting error."""
-        if self._socket is None:
+        if not self.open:
             return []
-        found, ended = receive_all(self._socket)
+        found, ended = receive_all(self.descriptor)
         if ended:
             self.close()
         return found
 
     def close(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        if self.open:
+            self.open = False
+            os.close(self.descriptor)

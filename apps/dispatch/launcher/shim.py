@@ -105,7 +105,7 @@ def serve(
 
 def _read_spec(descriptor: int) -> LaunchSpec:
     try:
-        size = min(os.fstat(descriptor).st_size, SPEC_BYTES_MAX + 1)
+        size = min(os.lseek(descriptor, 0, os.SEEK_END), SPEC_BYTES_MAX + 1)
         return parse(os.pread(descriptor, size, 0))
     finally:
         os.close(descriptor)

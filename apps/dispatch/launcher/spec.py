@@ -21,6 +21,7 @@ HOOK_BYTES_MAX = 100 * 1024
 DURATION_MS_MAX = 366 * 86_400_000
 RESERVED_NAMES = frozenset({"input.json", "output.json", "stop.json", "log.json", "body.sh"})
 
+_DECODE = json.JSONDecoder().decode
 _FILENAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -121,7 +122,7 @@ def parse(data: bytes) -> LaunchSpec:
     if len(data) > SPEC_BYTES_MAX:
         raise SpecError("specification is larger than 2 MiB")
     try:
-        value = json.loads(data.decode("utf-8"))
+        value = _DECODE(data.decode("utf-8"))
     except (ValueError, RecursionError):
         raise SpecError("specification is not JSON") from None
     top = _fields("specification", value, _TOP)
@@ -176,7 +177,7 @@ _LOG = ("root", "artifact_id", "max_bytes")
 
 
 def _fields(where: str, value: object, names: tuple[str, ...]) -> dict[str, object]:
-    if not isinstance(value, dict) or set(value) != set(names):
+    if not isinstance(value, dict) or len(value) != len(names) or not all(map(value.__contains__, names)):
         raise SpecError(f"{where} has wrong keys")
     return value
 
