@@ -140,7 +140,8 @@ def test_a_part_that_does_not_end_is_killed_with_all_below_it(
     eventually(lambda: len(served.notes("deaf")) == 2, "both there")
     assert served.end() == 1
     for pid, _at in served.notes("deaf"):
-        assert not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()
+        stat = Path(f"/proc/{pid}/stat")
+        eventually(lambda stat=stat: not stat.exists() or " Z " in stat.read_text(), "its end")
 
 
 def test_descendants_of_nobody() -> None:
@@ -257,3 +258,25 @@ def test_a_failing_tick_does_not_stop_the_others(
     scheduler.register("good", ran.append, 1)
     scheduler._tick(clock.now())
     assert len(ran) == 1 and "bad" in caplog.text and "hunter2" not in caplog.text
+
+
+def test_a_launcher_that_does_not_end_is_killed_without_its_shims(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree, "REPLACE_S", 0.5)
+
+    def parts(served: Served) -> list[Part]:
+        def deaf() -> int:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            served.note("shim" if os.fork() == 0 else "launcher")
+            time.sleep(60)
+            return 0
+
+        return [Part("launcher", deaf, apart=True)]
+
+    served = Served(tmp_path / "journal", parts)
+    eventually(lambda: served.notes("shim") and served.notes("launcher"), "both there")
+    assert served.end() == 0
+    shim = served.notes("shim")[0][0]
+    os.kill(shim, 0)
+    os.kill(shim, signal.SIGKILL)

@@ -152,8 +152,9 @@ def run(name: str, workers: int | None = None) -> int:
 
 
 def _part(parent: int, target: Callable[..., None], args: tuple[Any, ...]) -> None:
-    process.end_with_parent(parent)
-    process.name(f"ql {Conf.CLUSTER_NAME} {_TITLES[target]}")
+    # First, or the guard's own handler would swallow the signal that says the guard is gone.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    process.end_with_parent(parent)
+    process.name(f"ql {Conf.CLUSTER_NAME} {_TITLES[target]}")
     target(*args)

@@ -109,7 +109,7 @@ class Tree:
             self._kill([part for part in living if not part.apart])
         if all(part.apart for part in living):
             for part in living:
-                process.kill(part.pid, signal.SIGTERM)
+                self._end(part)
 
     def _fork(self, part: Part) -> None:
         sys.stdout.flush()
@@ -155,8 +155,10 @@ class Tree:
         now = time.monotonic()
         times = [part.start_at for part in self._parts if not part.pid and self._stage is Stage.SERVING]
         times += [part.kill_at for part in self._parts if part.kill_at is not None]
-        if self._stage is not Stage.SERVING:
-            times.append(now + 0.2 if self._stage is Stage.STOPPING else self._drain_until)
+        if self._stage is Stage.DRAINING:
+            times.append(self._drain_until)
+        elif self._stage is Stage.STOPPING:
+            times.append(now + 0.2)
         # Nothing due and nobody ended: there is nothing to look at.
         limit = None if not times else max(min(times) - now, 0.01)
         sources = [self._wake] if self._requests is None else [self._wake, self._requests]
@@ -171,8 +173,12 @@ class Tree:
         for part in self._living():
             if part.name in names and part.kill_at is None:
                 logger.error("%s is started anew", part.name)
-                part.kill_at = time.monotonic() + REPLACE_S
-                process.kill(part.pid, signal.SIGTERM)
+                self._end(part)
+
+    def _end(self, part: Part) -> None:
+        if part.kill_at is None:
+            part.kill_at = time.monotonic() + REPLACE_S
+            process.kill(part.pid, signal.SIGTERM)
 
     def _collect(self) -> None:
         with contextlib.suppress(ChildProcessError):
@@ -199,9 +205,9 @@ class Tree:
         self._kill([part for part in self._living() if part.kill_at is not None and part.kill_at <= now])
 
     def _kill(self, parts: list[Part]) -> None:
-        """A part and all below it. Scripts are not below: they belong to the launcher's shims."""
-        pids = {part.pid for part in parts}
-        for pid in [*pids, *process.descendants(pids)]:
+        """A part and all below it, but of the launcher only itself: below it are the shims of running scripts."""
+        below = process.descendants({part.pid for part in parts if not part.apart})
+        for pid in [*(part.pid for part in parts), *below]:
             process.kill(pid, signal.SIGKILL)
 
     def _living(self) -> list[Part]:
