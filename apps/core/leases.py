@@ -68,6 +68,7 @@ class Claim(Generic[M]):
     subject: M
     owner: str
     generation: int
+    acquired_at: datetime
     expires_at: datetime
     token: str = field(repr=False)
 
@@ -82,7 +83,7 @@ def claim(
     model = type(rows[0])
     expires_at = now + timedelta(milliseconds=ttl_ms)
     made = [
-        Claim(row, owner, getattr(row, shape.generation) + 1, expires_at, ids.token())
+        Claim(row, owner, getattr(row, shape.generation) + 1, now, expires_at, ids.token())
         for row in rows
         if _takeable(row, owner, now, shape)
     ]
@@ -104,14 +105,14 @@ def renew(claims: Sequence[Claim[M]], ttl_ms: int, now: datetime, *, shape: Shap
         return []
     model = type(claims[0].subject)
     pk = model._meta.pk.attname
+    ttl = timedelta(milliseconds=ttl_ms)
+    # A clock that was set back must not renew a lease to before it was acquired.
+    at = {id(claim): max(now, claim.acquired_at) for claim in claims}
     kept = bulk.update_rows(
         model,
         [pk, shape.owner, shape.token, shape.generation],
         [shape.renewed_at, shape.expires_at],
-        [
-            (c.subject.pk, c.owner, c.token, c.generation, now, now + timedelta(milliseconds=ttl_ms))
-            for c in claims
-        ],
+        [(c.subject.pk, c.owner, c.token, c.generation, at[id(c)], at[id(c)] + ttl) for c in claims],
         condition=f't."{shape.expires_at}" > v.c4',
     )
     return [claim for claim in claims if claim.subject.pk not in kept]

@@ -33,6 +33,7 @@ class LeaseFence:
     worker: WorkerFence
     lease_generation: int
     version: int
+    acquired_at: datetime
     expires_at: datetime
     token: str = field(repr=False)
 
@@ -66,8 +67,8 @@ def of_lease(lease: RunDispatchLease) -> LeaseFence:
     """The fence that a stored lease asks for."""
     worker = WorkerFence(lease.worker_id, lease.worker_session_id, lease.worker_generation)
     return LeaseFence(
-        lease.attempt_id, lease.run_id, worker, lease.lease_generation, lease.version, lease.expires_at,
-        lease.lease_token,
+        lease.attempt_id, lease.run_id, worker, lease.lease_generation, lease.version, lease.acquired_at,
+        lease.expires_at, lease.lease_token,
     )  # fmt: skip
 
 

@@ -103,7 +103,7 @@ def claim(
         fresh.append(
             (
                 want,
-                LeaseFence(want.attempt.pk, want.run.pk, fence, generation, version, expires_at, token),
+                LeaseFence(want.attempt.pk, want.run.pk, fence, generation, version, now, expires_at, token),
                 lease,
             )
         )
@@ -188,15 +188,25 @@ def renew(held: Sequence[LeaseFence], ttl_ms: int, now: datetime) -> Mapping[UUI
 
     Writes no event. An expired or replaced lease is not in the answer.
     """
-    expires_at = now + duration(ttl_ms)
+    ttl = duration(ttl_ms)
+    # A clock that was set back must not renew a lease to before it was acquired.
+    at = {fence.attempt_id: max(now, fence.acquired_at) for fence in held}
     kept = bulk.update_rows(
         RunDispatchLease,
         [*KEY_COLUMNS, "version"],
         ["version", "renewed_at", "expires_at", "updated_at"],
-        [(*fence.key(), fence.version, fence.version + 1, now, expires_at, now) for fence in held],
+        [
+            (*fence.key(), fence.version, fence.version + 1, renewed, renewed + ttl, renewed)
+            for fence in held
+            for renewed in [at[fence.attempt_id]]
+        ],
         condition="t.status = 'leased' AND t.expires_at > v.c8",
     )
-    return {fence.attempt_id: fence.renewed(expires_at) for fence in held if fence.attempt_id in kept}
+    return {
+        fence.attempt_id: fence.renewed(at[fence.attempt_id] + ttl)
+        for fence in held
+        if fence.attempt_id in kept
+    }
 
 
 def complete(held: Sequence[LeaseFence], now: datetime) -> set[UUID]:

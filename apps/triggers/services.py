@@ -32,6 +32,8 @@ def change_task(grant: Grant, task_id: UUID, version: int, changes: Mapping[str,
     """
     wanted = dict(changes)
     enabled = wanted.pop("enabled", ...)
+    # The project before the task, as everywhere: archiving takes them in this order.
+    policy.confirm(grant)
     locked = places.lock_tasks([task_id])
     before = locked.get(task_id)
     task = tasks.update_task(grant, task_id, version, wanted)

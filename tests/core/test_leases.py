@@ -93,7 +93,7 @@ def test_a_look_that_is_out_of_date_takes_nothing(time: Any) -> None:
     take("one")
     assert take("two", seen_free) == []
     time.advance(TTL - 1)
-    (held,) = [leases.Claim(stored(), "one", 1, clock.now(), stored().lease_token)]
+    (held,) = [leases.Claim(stored(), "one", 1, clock.now(), clock.now(), stored().lease_token)]
     seen = stored()
     assert leases.renew([held], TTL, clock.now()) == []
     time.advance(1)
@@ -148,3 +148,12 @@ def test_the_database_keeps_a_lease_whole(time: Any, values: dict[str, Any]) -> 
         values["lease_expires_at"] = clock.now()
     with pytest.raises(IntegrityError), transaction.atomic():
         ControlJob.objects.update(**values)
+
+
+@pytest.mark.django_db
+def test_a_clock_that_was_set_back_renews_all_the_same(time: Any) -> None:
+    job()
+    (held,) = take("one")
+    time.advance(-10)
+    assert leases.renew([held], TTL, clock.now()) == []
+    assert stored().lease_renewed_at == held.acquired_at

@@ -441,3 +441,13 @@ def test_runs_15_many_ask_at_once(seeded: None) -> None:
     assert sorted(outcomes) == ["accepted", *["already_requested"] * 5]
     assert kit.events(run).count("run.cancel_requested") == 1
     kit.check_history(run)
+
+
+@pytest.mark.django_db
+def test_runs_11_a_clock_that_was_set_back_renews_all_the_same(time: Any) -> None:
+    fence = kit.worker()
+    lease = kit.claimed(fence, kit.run_of(kit.task()))
+    time.advance(-10)
+    found = workers.heartbeat(fence, 7, [lease], kit.TTL_MS)
+    assert found is not None and set(found.kept) == {lease.attempt_id}
+    assert found.kept[lease.attempt_id].expires_at == lease.expires_at

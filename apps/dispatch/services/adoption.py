@@ -57,7 +57,7 @@ def adopt(fence: WorkerFence, dead: Iterable[str], ttl_ms: int, slots: int) -> l
             changes.append(_returned(run, attempt, old, "shutdown"))
             continue
         made = LeaseFence(
-            attempt.pk, run.pk, fence, row.lease_generation + 1, row.version + 1, expires_at, ids.token()
+            attempt.pk, run.pk, fence, row.lease_generation + 1, row.version + 1, now, expires_at, ids.token()
         )
         changes.append(_told(run, attempt, made))
         adopted.append((Claimed(run, attempt, made), row))
