@@ -7,7 +7,7 @@ command returns 0 as soon as the launcher listens. Exit codes: 2 usage, 3 anothe
 4 the node folder cannot be used.
 """
 # Why not pathlib: every shim inherits what is imported here; pathlib would cost each of them.
-# ruff: noqa: PTH100, PTH101, PTH103, PTH108, PTH120, E402
+# ruff: noqa: PTH100, PTH101, PTH103, PTH104, PTH108, PTH120, E402
 
 from __future__ import annotations
 
@@ -178,9 +178,11 @@ def _listen(node: str) -> socket.socket:
 
 def _make_empty_input() -> None:
     """What scripts without input read: one file for all of them. Made anew, whatever was there."""
+    fresh = f".{EMPTY_INPUT_NAME}.tmp"
     with suppress(FileNotFoundError):
-        os.unlink(EMPTY_INPUT_NAME)
-    files.create_file(EMPTY_INPUT_NAME, b"{}", 0o400)
+        os.unlink(fresh)
+    files.create_file(fresh, b"{}", 0o400)
+    os.rename(fresh, EMPTY_INPUT_NAME)  # scripts of an earlier launcher may be about to open it
 
 
 def _rehearse(node: str) -> None:
