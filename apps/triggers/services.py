@@ -105,7 +105,9 @@ def empty_queue(grant: Grant, task_id: UUID) -> int:
 def archive_project(grant: Grant, version: int) -> Project:
     """Archives a project: nothing in it can be started, its queued runs are cancelled. Raises VersionConflict."""
     project = projects.set_project_status(grant, version, Project.Status.ARCHIVED)
-    waiting = Task.objects.filter(project_id=project.pk, runs__status="queued").distinct()
+    waiting = Task.objects.filter(
+        project_id=project.pk, runs__status__in=["queued", "dispatching"]
+    ).distinct()
     actor = Actor(grant.actor.type, grant.actor.id)
     cancel_queued(waiting.values_list("pk", flat=True), actor, note="project archived")
     return project

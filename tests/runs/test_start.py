@@ -473,6 +473,28 @@ def test_whatever_stops_a_task_empties_its_queue(way: str) -> None:
             kit.start(task)
 
 
+@pytest.mark.django_db
+@pytest.mark.parametrize("way", ["task", "project"])
+def test_a_leased_run_that_has_not_begun_does_not_begin(way: str, time: Any) -> None:
+    from apps.dispatch.services import expiry, passes
+
+    task = kit.task(concurrency="parallel", max_parallel=4)
+    fence = kit.worker()
+    leased, given_back = kit.run_of(task), kit.run_of(task)
+    lease, other = kit.claimed(fence, leased), kit.claimed(fence, given_back)
+    passes.store(fence, passes.News(returned=[other], slots=8), kit.TTL_MS)
+    assert kit.fresh(given_back).status == "dispatching"
+    if way == "task":
+        triggers.archive_task(kit.grant("task.delete"), task.pk, 1)
+    else:
+        triggers.archive_project(people.grant(people.member("owner"), "project.manage"), 1)
+    assert not kit.advance(fence, lease).go
+    assert kit.candidate_runs() == []
+    assert expiry.end_unheld() == 1
+    assert kit.fresh(given_back).status == "cancelled"
+    assert kit.fresh(leased).cancel_reason == "policy"
+
+
 def test_disabling_against_starts(seeded: None) -> None:
     for _round in range(4):
         task = kit.task(f"t{_round}")

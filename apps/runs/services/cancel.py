@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+from django.db.models import Q, QuerySet
+
 from apps.audit import services as audit
 from apps.core import clock, db, ids, wakeups
 from apps.core.db import write_transaction
@@ -76,12 +78,25 @@ def request_cancel(grant: Grant, run_id: UUID, *, reason: str = "user", note: st
 
 
 def cancel_queued(task_ids: Iterable[UUID], actor: Actor, *, note: str) -> int:
-    """Ends all runs of the tasks that wait in the queue; returns how many. Joins the caller's transaction."""
+    """Ends all runs of the tasks that have not begun; returns how many. Joins the caller's transaction.
+
+    One that a worker has leased and not started gets no `go`: the worker reads the wish first.
+    """
     tasks = places.lock_tasks(task_ids)
-    waiting = list(db.lock(Run.objects.filter(task_id__in=list(tasks), status="queued").order_by("pk")))
+    not_begun = Q(status="queued") | Q(
+        status="dispatching", cancel_requested_at__isnull=True, pk__in=_unstarted(tasks)
+    )
+    waiting = list(db.lock(Run.objects.filter(not_begun, task_id__in=list(tasks)).order_by("pk")))
     cancel_locked(waiting, "policy", clock.now(), actor, note=note)
     places.refill(tasks.values())
     return len(waiting)
+
+
+def _unstarted(task_ids: Iterable[UUID]) -> QuerySet[RunAttempt, UUID]:
+    rows = RunAttempt.objects.filter(
+        run__task_id__in=list(task_ids), run__status="dispatching", status="claimed"
+    )
+    return rows.values_list("run_id", flat=True)
 
 
 def cancel_locked(runs: Sequence[Run], reason: str, now: datetime, actor: Actor, *, note: str = "") -> None:
