@@ -17,6 +17,9 @@ from apps.core import bulk, canonical, db, ids
 from apps.core.errors import Conflict, DomainError
 
 MAX_PAYLOAD = 16_384
+# Few short values cannot reach the limit, and that is what nearly every event is.
+_FEW = 16
+_SHORT = 128
 
 
 class DuplicateEvent(Conflict):
@@ -60,10 +63,20 @@ class NewEvent:
         if not isinstance(self.payload, Mapping):
             raise PayloadNotObject
         payload = dict(self.payload)
+        if len(payload) <= _FEW and all(_short(key) and _plain(value) for key, value in payload.items()):
+            return payload
         size = len(canonical.ordered(payload).encode())
         if size > MAX_PAYLOAD:
             raise PayloadTooLarge(actual=size, allowed=MAX_PAYLOAD)
         return payload
+
+
+def _short(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= _SHORT and value.isascii()
+
+
+def _plain(value: Any) -> bool:
+    return value is None or isinstance(value, int) or _short(value)
 
 
 class Stream:
