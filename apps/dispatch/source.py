@@ -126,9 +126,13 @@ class RunSource:
     def _ended(self, item: Carried, news: News) -> None:
         try:
             receipt = self._receipts.read(str(item.lease.attempt_id))
-        except (ReceiptInvalid, OSError):
+        except (ReceiptInvalid, PermissionError):
             self._quarantine(item.lease.attempt_id)
             receipt = None
+        except OSError as error:
+            # The end is there and cannot be read just now: the next pass tries again.
+            logger.warning("a receipt could not be read: %s", type(error).__name__)
+            return
         if receipt is None:
             news.failed.append(Failed(item.lease, UNOBSERVED if item.started_at else INCOMPLETE, lost=True))
             return
@@ -230,8 +234,7 @@ class RunSource:
         """Adopts what dead sessions of this node left, and watches each by its verified identity."""
         own = self._loop.fence.worker_id
         dead = adoption.dead_places(node.node_id(), own, held=_held_places())
-        adopted = adoption.adopt(self._loop.fence, dead, LEASE_MS, self._loop.slots)
-        self._adopt = len(adopted) == adoption.BATCH
+        adopted, self._adopt = adoption.adopt(self._loop.fence, dead, LEASE_MS, self._loop.slots)
         for claimed in adopted:
             self._follow(claimed)
         receipts.reconcile(node.node_id(), self._receipts)

@@ -310,6 +310,48 @@ def test_a_shim_that_was_killed_with_its_session(home: Home) -> None:
     kit.check_history(run)
 
 
+def test_an_output_whose_key_is_gone_still_ends_its_run(home: Home) -> None:
+    run = kit.run_of(kit.task(shell=f'rm {home.path}/keyring.json; echo 1 > "$QINGLONG_OUTPUT"'))
+    home.session()
+    ended = kit.fresh(run)
+    assert (ended.status, ended.output_ref, ended.output_code) == ("succeeded", None, "output_not_sealed")
+    settled(run, home)
+
+
+def test_a_forged_receipt_ends_one_run_and_no_session(home: Home) -> None:
+    receipts = home.node / "receipts"
+    shell = (
+        f"sleep 0.3; for f in {receipts}/*/.*.tmp; do n=${{f##*/.}}; n=${{n%%.*}};"
+        " echo '{\"exit_code\":0}' > ${f%/*}/$n.json; done"
+    )
+    forged, honest = kit.run_of(kit.task("forger", shell=shell)), kit.run_of(kit.task("honest"))
+    assert home.session() == "idle"
+    assert kit.fresh(honest).status == "succeeded"
+    assert (kit.fresh(forged).status, kit.attempt_of(forged).status) == ("lost", "lost")
+    row = CompletionReceiptJournal.objects.get(run=forged)
+    assert row.state == "quarantined" and (receipts / (row.quarantine_ref or "")).exists()
+    assert home.session() == "idle"
+
+
+def test_a_damaged_receipt_of_a_lost_attempt_ends_no_session(home: Home) -> None:
+    run = kit.run_of(kit.task())
+    fence = kit.worker()
+    lease = kit.claimed(fence, run)
+    kit.advance(fence, lease)
+    expiry_at = clock.now_ms() + 200_000
+    with clock.fixed(lambda: expiry_at):
+        assert expiry.expire(lease.attempt_id) == "lost"
+    from apps.core import node
+
+    CompletionReceiptJournal.objects.update(node_id=node.node_id())
+    name = str(lease.attempt_id)
+    file = home.node / "receipts" / name[:2] / f"{name}.json"
+    file.parent.mkdir(parents=True)
+    file.write_text("{")
+    assert home.session() == "idle"
+    assert not file.exists() and CompletionReceiptJournal.objects.get().state == "quarantined"
+
+
 def test_a_session_that_lives_looks_after_its_dead_neighbour(home: Home) -> None:
     with home.session_beside():
         wait(lambda: Worker.objects.filter(status="online").exists(), "the survivor")

@@ -26,8 +26,8 @@ _TAKEN = [
 
 
 @write_transaction
-def adopt(fence: WorkerFence, dead: Iterable[str], ttl_ms: int, slots: int) -> list[Claimed]:
-    """Takes the live leases of dead worker places of the same node, up to 64 at a time.
+def adopt(fence: WorkerFence, dead: Iterable[str], ttl_ms: int, slots: int) -> tuple[list[Claimed], bool]:
+    """Takes the live leases of dead worker places of the same node, up to 64 at a time; tells whether there are more.
 
     An attempt that had started keeps running under a new lease (generation + 1, new token, event
     `run.dispatch_adopted`); one that had not is given back and becomes a candidate again. Raises SessionReplaced.
@@ -64,7 +64,7 @@ def adopt(fence: WorkerFence, dead: Iterable[str], ttl_ms: int, slots: int) -> l
     writes.write(changes, now)
     leases.release(given_back, "shutdown", now)
     taken = _take_over(adopted, now)
-    return [claimed for claimed, row in adopted if row.attempt_id in taken]
+    return [claimed for claimed, row in adopted if row.attempt_id in taken], len(found) == BATCH
 
 
 def dead_places(node_id: str, own: str, *, held: Iterable[int]) -> list[str]:

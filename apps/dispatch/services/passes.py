@@ -181,7 +181,7 @@ class _Work:
                 self.done.refused[attempt.pk] = error
                 continue
             if change is not None and item.end.has_output:
-                run.output_ref = payloads.seal_output(run, item.end.output)
+                self._keep_output(run, item.end.output)
             self._finish(item.lease, change)
 
     def fail(self) -> None:
@@ -262,6 +262,13 @@ class _Work:
             ["attempt_id", "run_id", "node_id", "state", "registered_at", "updated_at"],
             self.journal,
         )
+
+    def _keep_output(self, run: Run, output: Any) -> None:
+        try:
+            run.output_ref = payloads.seal_output(run, output)
+        except DomainError:
+            # Without its key the output is gone; the end it came with is not.
+            run.output_code = "output_not_sealed"
 
     def _finish(self, lease: LeaseFence, change: Change | None) -> None:
         if change is not None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 from uuid import UUID
 
+from apps.artifacts.facts import ArtifactFileError
 from apps.core import clock
 from apps.core.db import write_transaction
 from apps.dispatch.models import CompletionReceiptJournal
-from apps.dispatch.receipts import ReceiptStore
+from apps.dispatch.receipts import ReceiptInvalid, ReceiptStore
 from apps.runs.machine import ATTEMPT_ENDED
 
 PAGE = 64
 QUARANTINE_MS = 3_600_000
 TERMINAL_MISSING = timedelta(seconds=60)
+
+logger = logging.getLogger("qinglong.dispatch")
 
 
 def reconcile(node_id: str, store: ReceiptStore) -> int:
@@ -32,15 +36,26 @@ def reconcile(node_id: str, store: ReceiptStore) -> int:
         attempt = row.attempt
         if attempt.status not in ATTEMPT_ENDED:
             continue
-        if attempt.status == "lost" and store.read(str(attempt.pk)) is not None:
-            # A word that came too late is kept as evidence.
-            quarantine(attempt.pk, store)
+        try:
+            if attempt.status == "lost" and _left_a_word(store, str(attempt.pk)):
+                # A word that came too late is kept as evidence.
+                quarantine(attempt.pk, store)
+                continue
+            removed = store.remove(str(attempt.pk))
+        except (OSError, ArtifactFileError) as error:
+            logger.warning("a receipt could not be put away: %s", type(error).__name__)
             continue
-        removed = store.remove(str(attempt.pk))
         if removed or (attempt.finished_at or attempt.created_at) <= now - TERMINAL_MISSING:
             done.append(attempt.pk)
     resolve(done)
     return len(done)
+
+
+def _left_a_word(store: ReceiptStore, attempt_id: str) -> bool:
+    try:
+        return store.read(attempt_id) is not None
+    except ReceiptInvalid:
+        return True
 
 
 @write_transaction

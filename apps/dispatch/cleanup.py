@@ -1,0 +1,69 @@
+"""Removes what a settled attempt left on disk, beside the loop: files cost a busy disk more than rows a database."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from pathlib import Path
+from uuid import UUID
+
+from apps.dispatch.carried import remove_folder
+from apps.dispatch.receipts import ReceiptStore
+
+logger = logging.getLogger("qinglong.dispatch")
+
+_BATCH = 64
+
+
+class Cleaner:
+    """One thread that touches files only; a crash leaves files that the next session's reconciling removes."""
+
+    def __init__(self, receipts: ReceiptStore) -> None:
+        self._receipts = receipts
+        self._waiting: queue.SimpleQueue[tuple[UUID, Path] | None] = queue.SimpleQueue()
+        self._removed: queue.SimpleQueue[UUID] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def add(self, attempt_id: UUID, folder: Path) -> None:
+        """Takes over the receipt and the folder of an attempt whose end is on record."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="cleaner", daemon=True)
+            self._thread.start()
+        self._waiting.put((attempt_id, folder))
+
+    def removed(self) -> list[UUID]:
+        """Attempts whose receipts are gone since the last call: their journal rows may go."""
+        found = []
+        while not self._removed.empty():
+            found.append(self._removed.get())
+        return found
+
+    def close(self) -> None:
+        """Waits until everything that was taken over is gone."""
+        if self._thread is not None:
+            self._waiting.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _work(self) -> None:
+        while (first := self._waiting.get()) is not None:
+            batch = [first]
+            while len(batch) < _BATCH and not self._waiting.empty():
+                more = self._waiting.get()
+                if more is None:
+                    self._waiting.put(None)
+                    break
+                batch.append(more)
+            self._remove(batch)
+
+    def _remove(self, batch: list[tuple[UUID, Path]]) -> None:
+        try:
+            gone = self._receipts.remove_all([str(attempt_id) for attempt_id, _folder in batch])
+        except OSError as error:
+            logger.warning("receipts could not be removed: %s", type(error).__name__)
+            return
+        for attempt_id, folder in batch:
+            remove_folder(folder)
+            if str(attempt_id) in gone:
+                self._removed.put(attempt_id)
