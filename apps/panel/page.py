@@ -61,7 +61,7 @@ class Page(View):
             self.decide(request, **kwargs)
             response = super().dispatch(request, *args, **kwargs)
         except DomainError as error:
-            return trouble.page(request, error, found)
+            return trouble.page(request, error)
         add_never_cache_headers(response)
         return response
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from django.http import HttpRequest, HttpResponse, HttpResponseForbidden
 from django.shortcuts import render
 from django.utils.translation import gettext as _
 
 from apps.core.errors import DomainError
 
-if TYPE_CHECKING:
-    from apps.panel.visitors import Visitor
 
-
-def page(request: HttpRequest, error: DomainError, visitor: Visitor | None = None) -> HttpResponse:
+def page(request: HttpRequest, error: DomainError) -> HttpResponse:
     """The page of a refusal; an id that does not exist and one that is masked give the same bytes."""
     titles = {
         403: _("Not allowed"),

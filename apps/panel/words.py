@@ -178,7 +178,6 @@ _EVENTS: dict[str, Promise] = {
     "run.dispatch_released": gettext_lazy("Given back by the worker"),
     "run.dispatch_adopted": gettext_lazy("Carried on by a new worker session"),
     "run.reconciled": gettext_lazy("Found still running after a restart"),
-    "run.lease_adopted": gettext_lazy("Carried on by a new worker session"),
     "attempt.claimed": gettext_lazy("Attempt made ready"),
     "attempt.starting": gettext_lazy("Process is being started"),
     "attempt.running": gettext_lazy("Process started"),
