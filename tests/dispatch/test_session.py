@@ -19,7 +19,7 @@ from apps.core import clock
 from apps.dispatch import loop
 from apps.dispatch.launching import attempt_folder
 from apps.dispatch.models import CompletionReceiptJournal, RunDispatchLease, Worker
-from apps.dispatch.receipts import ReceiptStore
+from apps.dispatch.receipts import Receipt, ReceiptStore
 from apps.dispatch.services import expiry
 from apps.runs import payloads, services
 from apps.runs.models import Run, RunAttempt, RunEvent
@@ -350,6 +350,26 @@ def test_a_damaged_receipt_of_a_lost_attempt_ends_no_session(home: Home) -> None
     file.write_text("{")
     assert home.session() == "idle"
     assert not file.exists() and CompletionReceiptJournal.objects.get().state == "quarantined"
+
+
+def test_what_a_session_left_that_died_after_settling(home: Home) -> None:
+    run = kit.run_of(kit.task())
+    fence = kit.worker()
+    lease = kit.claimed(fence, run)
+    kit.advance(fence, lease)
+    kit.finish(fence, lease)
+    from apps.core import node
+
+    CompletionReceiptJournal.objects.update(node_id=node.node_id())
+    folder = attempt_folder(kit.attempt_of(run))
+    folder.mkdir(parents=True)
+    (folder / "input.json").write_text('{"password": "hunter2"}')
+    at = clock.now_ms()
+    ReceiptStore(str(home.node / "receipts")).publish(
+        Receipt(str(run.pk), str(lease.attempt_id), 1, kit.TOKEN, at, at, 0)
+    )
+    home.session()
+    settled(run, home)
 
 
 def test_a_session_that_lives_looks_after_its_dead_neighbour(home: Home) -> None:

@@ -9,6 +9,8 @@ from uuid import UUID
 from apps.artifacts.facts import ArtifactFileError
 from apps.core import clock
 from apps.core.db import write_transaction
+from apps.dispatch.carried import remove_folder
+from apps.dispatch.launching import attempt_folder
 from apps.dispatch.models import CompletionReceiptJournal
 from apps.dispatch.receipts import ReceiptInvalid, ReceiptStore
 from apps.runs.machine import ATTEMPT_ENDED
@@ -23,32 +25,54 @@ logger = logging.getLogger("qinglong.dispatch")
 def reconcile(node_id: str, store: ReceiptStore) -> int:
     """Resolves rows of attempts that ended: what a session that died in between left behind.
 
-    Its receipt goes first, then the row; a row without a file is kept for 60 s. Returns how many were resolved.
+    Its receipt goes first, then the row; a row without a file is kept for 60 s. Receipts that were put aside an
+    hour ago go too. Returns how many were resolved.
     """
     now = clock.now()
     rows = (
-        CompletionReceiptJournal.objects.filter(node_id=node_id, state="pending")
+        CompletionReceiptJournal.objects.filter(
+            node_id=node_id, state="pending", attempt__status__in=sorted(ATTEMPT_ENDED)
+        )
         .select_related("attempt")
         .order_by("updated_at", "attempt_id")[:PAGE]
     )
     done = []
     for row in rows:
         attempt = row.attempt
-        if attempt.status not in ATTEMPT_ENDED:
-            continue
         try:
             if attempt.status == "lost" and _left_a_word(store, str(attempt.pk)):
                 # A word that came too late is kept as evidence.
                 quarantine(attempt.pk, store)
                 continue
+            if attempt.status != "lost":
+                # It holds what the run was given, in the clear.
+                remove_folder(attempt_folder(attempt))
             removed = store.remove(str(attempt.pk))
         except (OSError, ArtifactFileError) as error:
             logger.warning("a receipt could not be put away: %s", type(error).__name__)
             continue
         if removed or (attempt.finished_at or attempt.created_at) <= now - TERMINAL_MISSING:
             done.append(attempt.pk)
+    done += _purge(node_id, store)
     resolve(done)
     return len(done)
+
+
+def _purge(node_id: str, store: ReceiptStore) -> list[UUID]:
+    """Removes receipts that lay aside for an hour; the move is made up for where a crash prevented it."""
+    due = CompletionReceiptJournal.objects.filter(
+        node_id=node_id, state="quarantined", purge_after__lte=clock.now()
+    ).order_by("updated_at", "attempt_id")
+    purged = []
+    for attempt_id in due.values_list("attempt_id", flat=True)[:PAGE]:
+        try:
+            store.quarantine(str(attempt_id))
+            store.purge_quarantine(str(attempt_id))
+        except (OSError, ArtifactFileError) as error:
+            logger.warning("a receipt could not be purged: %s", type(error).__name__)
+            continue
+        purged.append(attempt_id)
+    return purged
 
 
 def _left_a_word(store: ReceiptStore, attempt_id: str) -> bool:
