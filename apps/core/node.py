@@ -139,9 +139,15 @@ def slot_held(number: int) -> bool:
     return False
 
 
+def held_slots() -> list[int]:
+    """The worker places that living sessions of this node hold."""
+    numbers = (int(path.stem) for path in folder("workers").glob("*.lock") if path.stem.isdigit())
+    return [number for number in sorted(numbers) if slot_held(number)]
+
+
 def any_slot_held() -> bool:
     """Whether any session lives on this node."""
-    return any(slot_held(int(path.stem)) for path in folder("workers").glob("*.lock") if path.stem.isdigit())
+    return bool(held_slots())
 
 
 def up_lock(wait_s: float = 0.0) -> Lock:

@@ -61,6 +61,14 @@ def ring(cluster: str) -> None:
         transaction.on_commit(lambda: poke(cluster))
 
 
+@db.write_transaction
+def renew(cluster: str) -> None:
+    """Sends an unanswered ring anew: the cluster that died may have taken its message off the queue."""
+    if Wakeup.objects.filter(cluster=cluster, answered=False).exists():
+        answer(cluster)
+        ring(cluster)
+
+
 def answer(cluster: str) -> None:
     """A session is there and will look for work until it ends: the next ring needs a message again."""
     Wakeup.objects.filter(cluster=cluster, answered=False).update(answered=True, unanswered_since=None)

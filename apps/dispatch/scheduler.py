@@ -21,8 +21,11 @@ from apps.core.db import write_transaction
 from apps.core.errors import DomainError
 from apps.core.jobs import CONTROL
 from apps.dispatch import drain
+from apps.dispatch.services import adoption
 
+RUNS = "runs"
 TICK_S = 1.0
+ORPHANS_S = 2.0
 DEAF_AFTER = timedelta(seconds=45)
 
 logger = logging.getLogger("qinglong.scheduler")
@@ -52,6 +55,7 @@ def run(requests: int | None = None) -> int:
     register("enrol", control.enrol, 60)
     register("control", _ring_control, TICK_S)
     register("sweep", _sweep, 5)
+    register("orphans", _ring_for_orphans, ORPHANS_S)
     patience = DEAF_AFTER.total_seconds()
     register("watch", lambda now: _watch(now, requests), patience, after_s=patience)
     logger.info("scheduler is ready")
@@ -88,6 +92,12 @@ def _ring_control(now: datetime) -> None:
 def _sweep(now: datetime) -> None:
     for name in wakeups.unanswered(now):
         _ring(name)
+
+
+def _ring_for_orphans(_now: datetime) -> None:
+    """A session that was killed rings nobody: its scripts would wait for their leases to run out."""
+    if adoption.orphaned(node.node_id(), node.held_slots()):
+        _ring(RUNS)
 
 
 def _watch(now: datetime, requests: int | None) -> None:

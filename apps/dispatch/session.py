@@ -24,9 +24,13 @@ logger = logging.getLogger("qinglong.dispatch")
 
 
 def run_queued() -> str:
-    """A session for a message of the queue: ends when idle, after ten minutes, or when its cluster drains."""
+    """A session for a message of the queue: ends when idle, after ten minutes, or when its cluster drains.
+
+    A signal ends the process too, once the session has let go: django-q2's worker does not see its cluster die
+    and would wait for ever, holding what it inherited.
+    """
     try:
-        return _run(idle_s=IDLE_S, max_age_s=MAX_AGE_S)
+        return _run(idle_s=IDLE_S, max_age_s=MAX_AGE_S, die_of_signal=True)
     except NoFreeSlot:
         return "full"
 
@@ -36,7 +40,7 @@ def run_resident() -> str:
     return _run(idle_s=None, max_age_s=None)
 
 
-def _run(*, idle_s: float | None, max_age_s: float | None) -> str:
+def _run(*, idle_s: float | None, max_age_s: float | None, die_of_signal: bool = False) -> str:
     loop = Loop(
         CLUSTER,
         [RunSource()],
@@ -46,24 +50,29 @@ def _run(*, idle_s: float | None, max_age_s: float | None) -> str:
         drain=drain.descriptor(),
     )
     _hide_memory()
-    with _drained_by_signal(loop):
+    with _drained_by_signal(loop) as signals:
         reason = loop.run()
     logger.info("session ended: %s", reason)
+    if die_of_signal and signals:
+        signal.raise_signal(signals[0])
     return reason
 
 
 @contextmanager
-def _drained_by_signal(loop: Loop) -> Iterator[None]:
+def _drained_by_signal(loop: Loop) -> Iterator[list[int]]:
     # A handler that only set a flag would be seen when the loop wakes by itself, seconds later.
     wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
     loop.watch(wake, loop.request_drain)
 
-    def handle(_signal: int, _frame: FrameType | None) -> None:
+    received: list[int] = []
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
         os.eventfd_write(wake, 1)
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -20,13 +20,16 @@ from multiprocessing import connection, get_context
 from typing import Any
 
 from django.conf import settings
+from django.db import DatabaseError, connections
 from django_q import cluster as stock
 from django_q.conf import Conf
 from django_q.monitor import monitor
 from django_q.pusher import pusher
 from django_q.worker import worker
 
+from apps.core import wakeups
 from apps.core.doorbell import Doorbell
+from apps.core.errors import Busy
 from apps.dispatch import drain
 from apps.dispatch.supervisor import process
 
@@ -143,12 +146,23 @@ def preload() -> None:
 def run(name: str, workers: int | None = None) -> int:
     """Serves one cluster in this process until SIGTERM; returns the exit code."""
     select(name, workers)
+    _renew_ring(name)
     try:
         Guard()
     except Frozen as error:
         logger.error("cluster %s starts anew: %s", name, error)
         return FROZEN
     return 0
+
+
+def _renew_ring(name: str) -> None:
+    try:
+        wakeups.renew(name)
+    except (Busy, DatabaseError) as error:
+        # The sweep does the same, only later.
+        logger.warning("cluster %s: its ring could not be renewed: %s", name, type(error).__name__)
+    finally:
+        connections.close_all()
 
 
 def _part(parent: int, target: Callable[..., None], args: tuple[Any, ...]) -> None:
