@@ -28,7 +28,9 @@ logger = logging.getLogger("qinglong.dispatch")
 LEASE_MS = 20_000
 RENEW_S = 6.0
 POLL_S = 2.0
-LINGER_S = 0.001
+BURST = 3
+LINGER_S = 0.006
+QUIET_S = 0.002
 MAX_AGE_S = 600.0
 IDLE_S = 30.0
 _REGISTER = Callable[[int], Callable[[], None]]
@@ -163,13 +165,20 @@ class Loop:
         return again
 
     def _wait(self, timeout: float, carried: int) -> None:
+        """Waits for the next thing to happen; in a burst, for its neighbours too, to store them all at once."""
         ready = self.selector.select(timeout)
-        if ready and carried > 1:
-            # A moment more lets neighbours end in the same transaction.
-            time.sleep(LINGER_S)
-            ready = self.selector.select(0)
-        elif not ready and timeout:
+        if not ready and timeout:
             self._look = True
+        if carried < BURST:
+            self._call(ready)
+            return
+        give_up = time.monotonic() + LINGER_S
+        while ready:
+            self._call(ready)
+            left = give_up - time.monotonic()
+            ready = self.selector.select(min(left, QUIET_S)) if left > 0 else []
+
+    def _call(self, ready: list[tuple[selectors.SelectorKey, int]]) -> None:
         for key, _events in ready:
             key.data()
 

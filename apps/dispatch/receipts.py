@@ -232,6 +232,13 @@ class ReceiptStore:
         """Unlink a receipt; False when there was none."""
         return _unlink(self._path(attempt_id))
 
+    def remove_all(self, attempt_ids: list[str]) -> set[str]:
+        """Unlink receipts and sync each folder once; returns those that were there."""
+        gone = {attempt_id for attempt_id in attempt_ids if _unlink(self._path(attempt_id), sync=False)}
+        for shard in {attempt_id[:2] for attempt_id in gone}:
+            sync_directory(f"{self._root}/{shard}")
+        return gone
+
     def quarantine(self, attempt_id: str) -> str | None:
         """Move an invalid receipt aside; repeatable after a crash at any point (§8.2).
 
@@ -274,7 +281,7 @@ class ReceiptStore:
         return f"{attempt_id}.json"
 
 
-def _unlink(path: str) -> bool:
+def _unlink(path: str, *, sync: bool = True) -> bool:
     try:
         os.unlink(path)
     except FileNotFoundError:
@@ -283,7 +290,8 @@ def _unlink(path: str) -> bool:
         if not os.path.isdir(path) or os.path.islink(path):
             raise
         os.rmdir(path)  # only an empty one: a filled directory is not ours to empty
-    sync_directory(os.path.dirname(path))
+    if sync:
+        sync_directory(os.path.dirname(path))
     return True
 
 

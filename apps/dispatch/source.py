@@ -15,6 +15,7 @@ from apps.core.errors import Busy
 from apps.dispatch import carried as carrying
 from apps.dispatch import launching
 from apps.dispatch.carried import Carried
+from apps.dispatch.cleanup import Cleaner
 from apps.dispatch.fence import LeaseFence
 from apps.dispatch.launcher import client
 from apps.dispatch.launcher.client import Handle, Launcher, LauncherUnavailable
@@ -46,6 +47,7 @@ class RunSource:
         self._launcher = Launcher(settings.NODE_DIR)
         self._planner = launching.Planner()
         self._receipts = ReceiptStore(str(launching.receipts_root()))
+        self._cleaner = Cleaner(self._receipts)
         self._adopt = True
         self._look_at_neighbours = False
         self._stops_at = 0.0
@@ -74,15 +76,16 @@ class RunSource:
         for item in list(self._carried.values()):
             self._let_go(item)
         self._launcher.close()
+        self._cleaner.close()
         try:
-            receipts.resolve(self._consumed)
+            receipts.resolve([*self._consumed, *self._cleaner.removed()])
         except (Busy, DatabaseError) as error:
             logger.warning("settled receipts stay on record: %s", type(error).__name__)
 
     def step(self, look: bool) -> bool:
         if self._look_at_neighbours:
             # A session beside this one may have died; nobody else may come to look after its scripts.
-            self._adopt |= adoption.orphaned(node.node_id(), _held_places())
+            self._adopt |= adoption.orphaned(node.node_id(), node.held_slots())
             self._look_at_neighbours = False
         if self._adopt:
             self._take_over()
@@ -102,6 +105,7 @@ class RunSource:
     def _news(self, look: bool) -> News:
         """What is to be stored now, read from the state of everything carried."""
         news = News(slots=max(0, self._loop.slots - len(self._carried)))
+        self._consumed += self._cleaner.removed()
         news.consumed = list(self._consumed)
         for item in self._carried.values():
             if item.phase == "ended":
@@ -233,7 +237,7 @@ class RunSource:
     def _take_over(self) -> None:
         """Adopts what dead sessions of this node left, and watches each by its verified identity."""
         own = self._loop.fence.worker_id
-        dead = adoption.dead_places(node.node_id(), own, held=_held_places())
+        dead = adoption.dead_places(node.node_id(), own, held=node.held_slots())
         adopted, self._adopt = adoption.adopt(self._loop.fence, dead, LEASE_MS, self._loop.slots)
         for claimed in adopted:
             self._follow(claimed)
@@ -273,13 +277,7 @@ class RunSource:
 
     def _consume(self, item: Carried) -> None:
         """Receipt and folder go once the end is on record; then, with the next pass, the journal's row."""
-        carrying.remove_folder(item.folder)
-        if self._receipts.remove(str(item.lease.attempt_id)):
-            self._consumed.append(item.lease.attempt_id)
+        self._cleaner.add(item.lease.attempt_id, item.folder)
 
     def _quarantine(self, attempt_id: UUID) -> None:
         receipts.quarantine(attempt_id, self._receipts)
-
-
-def _held_places() -> list[int]:
-    return [number for number in range(1, node.SLOTS_MAX + 1) if node.slot_held(number)]
