@@ -17,7 +17,7 @@ import pytest
 
 from apps.dispatch.launcher import client
 from apps.dispatch.launcher.client import Handle, Launcher, LauncherUnavailable, inspect, open_pidfd
-from apps.dispatch.launcher.spec import CommandBody
+from apps.dispatch.launcher.spec import CommandBody, ScriptBody
 from tests.dispatch.shim_kit import Kit, alive, until
 
 PROGRAM = Path(client.__file__).with_name("__main__.py")
@@ -256,3 +256,11 @@ def test_no_descriptors_leak_in_the_session(kit: Kit) -> None:
     for _ in range(5):
         kit.run(CommandBody(("true",))).shim.close()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_largest_source_that_may_be_saved_can_start(kit: Kit) -> None:
+    """1 MiB of control characters is written six times as long, Chinese text twice."""
+    for character in ("\x01", "青"):
+        source = ": " + character * (1_048_576 // len(character.encode()) - 2)
+        live = kit.launch(ScriptBody((("sh",),), "main.sh", source)).go()
+        assert live.end() == 0

@@ -1,6 +1,6 @@
 """What a session hands to a shim: the launch specification and its strict reading.
 
-It travels as JSON in a sealed memory file of at most 2 MiB and never touches a disk. Unknown and missing
+It travels as JSON in a sealed memory file of at most 12 MiB and never touches a disk. Unknown and missing
 keys are refused, and so is NUL in any text: the process API would cut the value there (lessons D15).
 Values that may be secret stay out of repr.
 """
@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from apps.artifacts.facts import LOG_BYTES_MAX, LOG_BYTES_MIN, SAFE_INTEGER_MAX, is_artifact_id, is_uuid7
 from apps.dispatch.receipts import is_token
 
-SPEC_BYTES_MAX = 2 * 1024 * 1024
+# The largest task that may be saved, with every character of it escaped.
+SPEC_BYTES_MAX = 12 * 1024 * 1024
 # One argument of a Linux process ends at 128 KiB; a hook is passed as one.
 HOOK_BYTES_MAX = 100 * 1024
 DURATION_MS_MAX = 366 * 86_400_000
@@ -120,7 +121,7 @@ def _to_json(spec: LaunchSpec) -> dict[str, object]:
 def parse(data: bytes) -> LaunchSpec:
     """Read a specification. SpecError for anything that is not exactly one."""
     if len(data) > SPEC_BYTES_MAX:
-        raise SpecError("specification is larger than 2 MiB")
+        raise SpecError("specification is larger than 12 MiB")
     try:
         value = _DECODE(data.decode("utf-8"))
     except (ValueError, RecursionError):
