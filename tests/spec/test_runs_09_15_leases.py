@@ -451,3 +451,20 @@ def test_runs_11_a_clock_that_was_set_back_renews_all_the_same(time: Any) -> Non
     found = workers.heartbeat(fence, 7, [lease], kit.TTL_MS)
     assert found is not None and set(found.kept) == {lease.attempt_id}
     assert found.kept[lease.attempt_id].expires_at == lease.expires_at
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("stopped", [False, True])
+def test_runs_14_a_lost_run_gives_its_place_on(time: Any, stopped: bool) -> None:
+    task = kit.task(concurrency="queue")
+    run, waiting = kit.run_of(task), kit.run_of(task)
+    fence = kit.worker()
+    lease = kit.claimed(fence, run)
+    kit.advance(fence, lease)
+    if stopped:
+        services.request_cancel(kit.grant("run.stop"), run.pk)
+    silent(time)
+    expiry.expire(lease.attempt_id)
+    assert kit.fresh(waiting).holds_place is not stopped
+    expiry.end_unheld()
+    assert kit.fresh(waiting).holds_place and kit.holders(task) == 1
