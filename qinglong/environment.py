@@ -56,11 +56,15 @@ def read(values: Mapping[str, str], default_home: Path) -> Environment:
     """Checks and types the environment; raises ConfigurationError."""
     for name in sorted(values):
         if name.startswith("QINGLONG_") and name not in KNOWN:
-            raise ConfigurationError("unknown_setting", f"{name} is not a setting of QingLong; check the spelling.")
+            raise ConfigurationError(
+                "unknown_setting", f"{name} is not a setting of QingLong; check the spelling."
+            )
     home = Path(values.get("QINGLONG_HOME") or default_home).expanduser().absolute()
     base_url = (values.get("QINGLONG_BASE_URL") or "").rstrip("/")
     if base_url and (urlsplit(base_url).scheme not in ("http", "https") or not urlsplit(base_url).hostname):
-        raise ConfigurationError("base_url_invalid", "QINGLONG_BASE_URL must be http(s)://host[:port][/path].")
+        raise ConfigurationError(
+            "base_url_invalid", "QINGLONG_BASE_URL must be http(s)://host[:port][/path]."
+        )
     return Environment(
         home=home,
         logs=_absolute(values, "QINGLONG_LOGS", home / "logs"),
@@ -187,7 +191,7 @@ def _time_zone(values: Mapping[str, str]) -> str:
 
 def _system_time_zone() -> str:
     try:
-        target = os.readlink("/etc/localtime")
+        target = str(Path("/etc/localtime").readlink())
     except OSError:
         return "UTC"
     return target.partition("zoneinfo/")[2] or "UTC"

@@ -9,8 +9,8 @@ from pathlib import Path
 os.environ["QINGLONG_HOME"] = tempfile.mkdtemp(prefix="ql-test-")
 os.environ.setdefault("QINGLONG_TIME_ZONE", "UTC")
 
-from qinglong.settings import *  # noqa: E402, F403
-from qinglong.settings import DATABASES, HOME  # noqa: E402
+from qinglong.settings import *  # noqa: F403
+from qinglong.settings import DATABASES, HOME
 
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     # A file, so that races are tested with real connections.

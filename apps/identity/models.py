@@ -65,7 +65,10 @@ class IdentityAuthenticationBinding(models.Model):
         db_table = "identity_authentication_bindings"
         indexes = [
             models.Index(
-                "provider", "provider_subject", models.F("version").desc(), name="identity_auth_binding_current"
+                "provider",
+                "provider_subject",
+                models.F("version").desc(),
+                name="identity_auth_binding_current",
             ),
             models.Index(
                 "subject",

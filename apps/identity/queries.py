@@ -56,7 +56,9 @@ def resolve_authentication_subject(provider: str, provider_subject: str) -> Subj
     check_provider(provider, provider_subject)
     # Not a join: that would be an inner one, and a binding without its subject would look like no binding.
     person = IdentitySubject.objects.filter(pk=OuterRef("subject_id"))
-    columns = {f"person_{name}": Subquery(person.values(name)) for name in ("type", "id", "status", "version")}
+    columns = {
+        f"person_{name}": Subquery(person.values(name)) for name in ("type", "id", "status", "version")
+    }
     try:
         row = (
             IdentityAuthenticationBinding.objects.filter(provider=provider, provider_subject=provider_subject)

@@ -77,7 +77,8 @@ class ProjectRoleBinding(models.Model):
         constraints = [
             # Read backwards it serves the hot authorization read of the current binding.
             models.UniqueConstraint(
-                fields=["project", "subject_type", "subject_id", "version"], name="project_role_binding_version"
+                fields=["project", "subject_type", "subject_id", "version"],
+                name="project_role_binding_version",
             ),
             models.UniqueConstraint(fields=["project", "mutation_id"], name="project_role_binding_mutation"),
             fields.one_of("subject_type", SubjectType.values, "project_role_binding_subject_check"),
@@ -118,10 +119,14 @@ class ProjectOwnerBootstrapChallenge(models.Model):
                 condition=Q(expires_at__gt=F("issued_at")), name="project_owner_bootstrap_lifetime_check"
             ),
             fields.not_before("consumed_at", "issued_at", "project_owner_bootstrap_consumed_check"),
-            fields.one_of("claimed_subject_type", SubjectType.values, "project_owner_bootstrap_subject_check"),
+            fields.one_of(
+                "claimed_subject_type", SubjectType.values, "project_owner_bootstrap_subject_check"
+            ),
             models.CheckConstraint(
                 condition=Q(
-                    consumed_at__isnull=True, claimed_subject_type__isnull=True, claimed_subject_id__isnull=True
+                    consumed_at__isnull=True,
+                    claimed_subject_type__isnull=True,
+                    claimed_subject_id__isnull=True,
                 )
                 | Q(
                     consumed_at__isnull=False,
