@@ -1,0 +1,101 @@
+"""/livez and /readyz: codes for everybody, words for administrators, cheap for both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.db import OperationalError
+from django.test import Client
+
+from apps.core import clock, health
+from apps.core.models import ControlJob
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(health, "_passed", set())
+    monkeypatch.setattr(health, "_checks", dict(health._checks))
+    health.register("keyring", lambda: None)
+    health.forget()
+    yield
+    health.forget()
+
+
+def ran(at: object) -> None:
+    ControlJob.objects.update_or_create(name="job", defaults={"due_at": clock.now(), "last_started_at": at})
+
+
+def test_alive_without_a_database(client: Client) -> None:
+    answer = client.get("/livez")
+    assert (answer.status_code, answer.content) == (200, b"ok\n")
+    assert client.post("/livez").status_code == 405
+
+
+@pytest.mark.django_db
+def test_ready(client: Client) -> None:
+    ran(clock.now())
+    answer = client.get("/readyz")
+    assert (answer.status_code, answer.json()) == (200, {"status": "ok", "failed": []})
+    assert answer["Cache-Control"] == "no-store"
+
+
+@pytest.mark.django_db
+def test_a_silent_scheduler_by_code_only(client: Client) -> None:
+    ran(clock.now() - timedelta(minutes=4))
+    answer = client.get("/readyz")
+    assert (answer.status_code, answer.json()) == (503, {"status": "failing", "failed": ["scheduler"]})
+
+
+@pytest.mark.django_db
+def test_an_administrator_reads_why(client: Client) -> None:
+    ran(clock.now() - timedelta(minutes=4))
+    user = get_user_model()(username="ada", is_superuser=True, is_active=True)
+
+    class Request:
+        method = "GET"
+
+    Request.user = user
+    assert "details" in health.readyz(Request()).content.decode()  # type: ignore[arg-type]
+    user.is_superuser = False
+    health.forget()
+    assert "details" not in health.readyz(Request()).content.decode()  # type: ignore[arg-type]
+
+
+@pytest.mark.django_db
+def test_without_a_database_nothing_else_is_asked(client: Client) -> None:
+    asked = []
+
+    def broken() -> str | None:
+        raise OperationalError("password hunter2")
+
+    health.register("database", broken)
+    health.register("keyring", lambda: asked.append(1))
+    answer = client.get("/readyz")
+    assert answer.json() == {"status": "failing", "failed": ["database"]}
+    assert not asked and b"hunter2" not in answer.content
+
+
+@pytest.mark.django_db
+def test_asking_often_asks_the_database_once(client: Client, django_assert_num_queries) -> None:
+    ran(clock.now())
+    client.get("/readyz")
+    with django_assert_num_queries(0):
+        client.get("/readyz")
+
+
+@pytest.mark.django_db
+def test_full_disks_and_missing_migrations_are_seen(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran(clock.now())
+    monkeypatch.setattr(health, "FREE_BYTES_MIN", 2**62)
+    health.register("migrations", lambda: "1 migrations are not applied", lasting=True)
+    assert client.get("/readyz").json()["failed"] == ["disk", "migrations"]
+
+
+@pytest.mark.django_db
+def test_every_part_of_the_contract_is_registered() -> None:
+    assert {"database", "migrations", "schema", "keyring", "scheduler", "oldest_run", "disk"} <= set(
+        health._checks
+    )
