@@ -47,8 +47,7 @@ IDEMPOTENCY_KEY = OpenApiParameter(
     "Idempotency-Key",
     str,
     OpenApiParameter.HEADER,
-    required=True,
-    description="At most 200 characters.",
+    description="At most 200 characters; without one every call is a start of its own.",
 )
 PAGE_PARAMETERS = [
     OpenApiParameter("limit", int, description="1 to 200; 50 without."),

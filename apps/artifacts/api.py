@@ -14,7 +14,7 @@ from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_sche
 from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.request import Request
 
-from apps.access.endpoints import ProjectEndpoint
+from apps.access.endpoints import ProblemSerializer, ProjectEndpoint
 from apps.artifacts import reader, services
 from apps.artifacts.errors import RangeNotSatisfiable
 from apps.artifacts.services import Log, LogStream
@@ -68,6 +68,8 @@ _BYTES = OpenApiResponse(OpenApiTypes.BINARY)
 _RESPONSES = {
     (200, "application/octet-stream"): _BYTES,
     (206, "application/octet-stream"): _BYTES,
+    (410, problems.CONTENT_TYPE): OpenApiResponse(ProblemSerializer, "Removed by retention"),
+    (416, problems.CONTENT_TYPE): OpenApiResponse(ProblemSerializer, "No such bytes"),
 }
 
 

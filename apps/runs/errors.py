@@ -66,6 +66,7 @@ class IdempotencyKeyInvalid(InvalidInput):
 
 class InputTooLarge(InvalidInput):
     code = "input_too_large"
+    status = 413
     message = _("Input and arguments together may have at most 64 KiB.")
 
 
