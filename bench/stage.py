@@ -50,6 +50,14 @@ class Stage:
         if self.manage(*args, **extra).wait() != 0:
             raise SystemExit(f"manage.py {args[0]} failed")
 
+    def output(self, *args: str) -> str:
+        """What `manage.py …` printed."""
+        command = [sys.executable, str(ROOT / "manage.py"), *args]
+        done = subprocess.run(
+            command, env=self.env(), cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
+        )
+        return done.stdout
+
     def script(self, name: str, *args: str) -> str:
         """Runs a function of this package inside Django and returns what it printed."""
         code = (
@@ -59,7 +67,9 @@ class Stage:
             "getattr(importlib.import_module(module), function)(*sys.argv[2:])"
         )
         command = [sys.executable, "-c", code, name, *args]
-        done = subprocess.run(command, env=self.env(), cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+        done = subprocess.run(
+            command, env=self.env(), cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
+        )
         return done.stdout
 
 

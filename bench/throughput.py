@@ -47,9 +47,9 @@ def main() -> None:
             for name, rate in others.available(server):
                 measure(name, lambda rate=rate: rate(options.runs))
     print()
-    for name in figures:
-        ratios = sorted(value / base for value, base in zip(figures[name], figures["floor"], strict=True))
-        median = sorted(figures[name])[len(figures[name]) // 2]
+    for name, values in figures.items():
+        ratios = sorted(value / base for value, base in zip(values, figures["floor"], strict=True))
+        median = sorted(values)[len(values) // 2]
         print(f"{name:34} {median:8.0f} runs/s   {ratios[len(ratios) // 2]:.2f} of the floor (median)")
 
 

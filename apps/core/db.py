@@ -103,7 +103,7 @@ def lock_shared(table: str, column: str, value: str) -> None:
     """
     if is_postgresql():
         with connection.cursor() as cursor:
-            cursor.execute(f'SELECT 1 FROM "{table}" WHERE "{column}" = %s FOR SHARE', [value])  # noqa: S608
+            cursor.execute(f'SELECT 1 FROM "{table}" WHERE "{column}" = %s FOR SHARE', [value])
 
 
 def skip_locked(queryset: Q) -> Q:

@@ -23,18 +23,8 @@ class ExpiryTargetInconsistent(Corrupt):
     code = "expiry_target_inconsistent"
 
 
-class WorkerUnavailable(Conflict):
-    """The session was replaced, its lease ended, or it is offline."""
-
-    code = "worker_unavailable"
-
-
 class WorkerNotFound(NotFound):
     code = "worker_not_found"
-
-
-class JournalConflict(Conflict):
-    code = "receipt_journal_conflict"
 
 
 class CompletionUnauthorized(DomainError):

@@ -19,7 +19,6 @@ from apps.dispatch.launcher.spec import (
     LogSpec,
     ScriptBody,
     ShellBody,
-    SpecError,
 )
 from apps.runs import payloads
 from apps.runs.models import Run, RunAttempt
@@ -136,11 +135,6 @@ def attempt_folder(attempt: RunAttempt) -> Path:
 def receipts_root() -> Path:
     """Where this node's completion receipts lie."""
     return Path(settings.NODE_DIR, "receipts")
-
-
-def spec_error(error: SpecError) -> LaunchRefused:
-    """A specification that no shim would take."""
-    return LaunchRefused(error.code)
 
 
 def _base_environment() -> dict[str, str]:

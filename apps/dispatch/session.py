@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import signal
@@ -16,9 +15,9 @@ from apps.core.node import NoFreeSlot
 from apps.dispatch import drain
 from apps.dispatch.loop import IDLE_S, MAX_AGE_S, Loop
 from apps.dispatch.source import RunSource
+from apps.dispatch.supervisor import process
 
 CLUSTER = "runs"
-_PR_SET_DUMPABLE = 4
 
 logger = logging.getLogger("qinglong.dispatch")
 
@@ -49,7 +48,7 @@ def _run(*, idle_s: float | None, max_age_s: float | None, die_of_signal: bool =
         max_age_s=max_age_s,
         drain=drain.descriptor(),
     )
-    _hide_memory()
+    process.protect()
     with _drained_by_signal(loop) as signals:
         reason = loop.run()
     logger.info("session ended: %s", reason)
@@ -77,8 +76,3 @@ def _drained_by_signal(loop: Loop) -> Iterator[list[int]]:
         for number, handler in before.items():
             signal.signal(number, handler)
         os.close(wake)
-
-
-def _hide_memory() -> None:
-    """Other processes of the same user cannot read this one's memory or environment."""
-    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)

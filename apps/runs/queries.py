@@ -14,7 +14,7 @@ from apps.core import pages
 from apps.core.errors import InvalidInput
 from apps.core.pages import Page
 from apps.runs.errors import RunNotFound
-from apps.runs.models import Run, RunAttempt, RunEvent, RunHourTotal, RunStatus, Skip, TriggerType
+from apps.runs.models import Run, RunAttempt, RunEvent, RunStatus, Skip, TriggerType
 from apps.tasks.models import Task
 
 NEWEST_FIRST = (pages.moment("created_at", descending=True), pages.identifier(descending=True))
@@ -154,10 +154,3 @@ def skips(
     rows = chosen.apply(Skip.objects.filter(project_id=project_id)).select_related("task", "project")
     scope = {"project": project_id, **chosen.scope()}
     return pages.paginate(rows, NEWEST_FIRST, kind="skips", scope=scope, limit=limit, cursor=cursor)
-
-
-def hour_totals(project_ids: Sequence[str], since: datetime) -> list[RunHourTotal]:
-    """Totals per hour, task and status since a moment."""
-    return list(
-        RunHourTotal.objects.filter(project_id__in=project_ids, hour__gte=since).order_by("hour", "status")
-    )

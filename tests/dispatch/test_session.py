@@ -326,7 +326,7 @@ def test_a_forged_receipt_ends_one_run_and_no_session(home: Home) -> None:
     )
     forged, honest = kit.run_of(kit.task("forger", shell=shell)), kit.run_of(kit.task("honest"))
     assert home.session() == "idle"
-    assert kit.fresh(honest).status == "succeeded"
+    assert kit.fresh(honest).status == "succeeded", (kit.fresh(honest).error_summary, kit.attempt_of(honest).exit_code)
     assert (kit.fresh(forged).status, kit.attempt_of(forged).status) == ("lost", "lost")
     row = CompletionReceiptJournal.objects.get(run=forged)
     assert row.state == "quarantined" and (receipts / (row.quarantine_ref or "")).exists()
