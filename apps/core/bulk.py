@@ -180,6 +180,13 @@ def select_rows(
     return [model.from_db(connection.alias, names, row) for row in rows]
 
 
+def delete_rows(model: type[Model], column: str, values: Iterable[Any]) -> None:
+    """Deletes the rows whose column holds one of `values`; only where no other table points at them."""
+    where, params = among(model, column, values)
+    with connection.cursor() as cursor:
+        cursor.execute(f'DELETE FROM "{model._meta.db_table}" WHERE {where}', params)
+
+
 def among(model: type[Model], column: str, values: Iterable[Any]) -> tuple[str, list[Any]]:
     """The condition that a column holds one of `values`, in a text that does not depend on how many there are."""
     (field,) = _fields(model, (column,))

@@ -14,6 +14,7 @@ from apps.dispatch.receipts import ReceiptStore
 logger = logging.getLogger("qinglong.dispatch")
 
 _BATCH = 64
+_PATIENCE_S = 1.0
 
 
 class Cleaner:
@@ -40,10 +41,10 @@ class Cleaner:
         return found
 
     def close(self) -> None:
-        """Waits until everything that was taken over is gone."""
+        """Waits a moment for what was taken over; what is left then is the next session's to reconcile."""
         if self._thread is not None:
             self._waiting.put(None)
-            self._thread.join()
+            self._thread.join(_PATIENCE_S)
             self._thread = None
 
     def _work(self) -> None:
@@ -58,12 +59,13 @@ class Cleaner:
             self._remove(batch)
 
     def _remove(self, batch: list[tuple[UUID, Path]]) -> None:
+        for _attempt_id, folder in batch:
+            remove_folder(folder)
         try:
             gone = self._receipts.remove_all([str(attempt_id) for attempt_id, _folder in batch])
         except OSError as error:
             logger.warning("receipts could not be removed: %s", type(error).__name__)
             return
-        for attempt_id, folder in batch:
-            remove_folder(folder)
+        for attempt_id, _folder in batch:
             if str(attempt_id) in gone:
                 self._removed.put(attempt_id)

@@ -32,6 +32,9 @@ from apps.runs.models import Run
 logger = logging.getLogger("qinglong.dispatch")
 
 STOP_CHECK_S = 0.5
+# Every start rings too; a stop that comes with many starts waits this long at most.
+STOP_PAUSE_S = 0.05
+RECONCILE_S = 60.0
 LAUNCHER_PAUSE_S = 5.0
 LAUNCHER_PATIENCE_S = 30.0
 UNOBSERVED = "RECOVERY_PROCESS_EXITED_UNOBSERVED"
@@ -51,6 +54,7 @@ class RunSource:
         self._adopt = True
         self._look_at_neighbours = False
         self._stops_at = 0.0
+        self._reconcile_at = 0.0
         self._paused_until = 0.0
         self._loop: Loop
 
@@ -89,8 +93,11 @@ class RunSource:
             self._look_at_neighbours = False
         if self._adopt:
             self._take_over()
-        if look or time.monotonic() >= self._stops_at:
+        now = time.monotonic()
+        if now >= self._stops_at or (look and now >= self._stops_at - STOP_CHECK_S + STOP_PAUSE_S):
             self._stop_requested()
+        if now >= self._reconcile_at:
+            self._reconcile()
         news = self._news(look)
         if not (news.room or news.consumed or news.leases()):
             return False
@@ -241,6 +248,10 @@ class RunSource:
         adopted, self._adopt = adoption.adopt(self._loop.fence, dead, LEASE_MS, self._loop.slots)
         for claimed in adopted:
             self._follow(claimed)
+        self._reconcile()
+
+    def _reconcile(self) -> None:
+        self._reconcile_at = time.monotonic() + RECONCILE_S
         receipts.reconcile(node.node_id(), self._receipts)
 
     def _follow(self, claimed: Claimed) -> None:

@@ -8,9 +8,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from django.db import connection
 from django.db.models import Max, OuterRef, QuerySet, Subquery
 
-from apps.core import pages
+from apps.core import bulk, pages
 from apps.core.errors import InvalidInput
 from apps.core.pages import Page
 from apps.runs.errors import RunNotFound
@@ -101,8 +102,11 @@ def slugs(task_ids: Sequence[UUID]) -> dict[UUID, tuple[str, str]]:
     """Short names of project and task, as scripts see them."""
     if not task_ids:
         return {}
-    rows = Task.objects.filter(pk__in=set(task_ids)).values_list("pk", "project__slug", "slug")
-    return {pk: (project, task) for pk, project, task in rows}
+    where, params = bulk.among(Task, "id", set(task_ids))
+    sql = f"SELECT t.id, p.slug, t.slug FROM tasks t JOIN projects p ON p.id = t.project_id WHERE t.{where}"
+    with connection.cursor() as cursor:
+        cursor.execute(sql, params)
+        return {Task._meta.pk.to_python(row[0]): (row[1], row[2]) for row in cursor.fetchall()}
 
 
 def find_by_key(project_id: str, idempotency_key: str) -> Run | None:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from apps.artifacts.facts import ArtifactFileError
-from apps.core import clock
+from apps.core import bulk, clock
 from apps.core.db import write_transaction
 from apps.dispatch.carried import remove_folder
 from apps.dispatch.launching import attempt_folder
@@ -86,7 +86,7 @@ def _left_a_word(store: ReceiptStore, attempt_id: str) -> bool:
 def resolve(attempt_ids: list[UUID]) -> None:
     """Settles journal rows whose files are gone."""
     if attempt_ids:
-        CompletionReceiptJournal.objects.filter(attempt_id__in=attempt_ids).delete()
+        bulk.delete_rows(CompletionReceiptJournal, "attempt_id", attempt_ids)
 
 
 def quarantine(attempt_id: UUID, store: ReceiptStore) -> None:
