@@ -1,0 +1,238 @@
+"""Sessions killed at every step of a start and an end, and at random: no run is lost, none runs twice.
+
+Nothing in the product knows of this: the steps are seen from outside, by the files a start leaves behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import sqlite3
+import stat
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.person import ENDED, House
+from tests.e2e.up_kit import database, eventually
+
+pytestmark = pytest.mark.e2e
+
+SECONDS = float(os.environ.get("QL_CHAOS_SECONDS", "12"))
+# One line per start of a script; appends this short never mix.
+SCRIPT = 'echo "$QINGLONG_RUN_ID" >> ../ran; sleep {seconds}; echo said'
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    with database() as extra:
+        house = House.build(
+            tmp_path_factory.mktemp("chaos") / "home", "--workers", "2", "--slots", "4", **extra
+        )
+        try:
+            yield house
+        finally:
+            house.up.stop()
+            print(house.up.output[-8000:])
+
+
+class Node:
+    """What of a node can be seen from outside."""
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+        self.attempts = house.up.home / "node" / "attempts"
+        self.receipts = house.up.home / "node" / "receipts"
+        self.ran = house.up.home / "homes" / "default" / "ran"
+
+    def folders(self) -> list[Path]:
+        return [path for path in self.attempts.glob("*/*") if path.is_dir()]
+
+    def prepared(self) -> bool:
+        """A shim waits for `go`."""
+        return any(self._mode(path) == 0o1700 for path in self.folders())
+
+    def going(self) -> bool:
+        """A shim got its `go`."""
+        return any(self._mode(path) == 0o700 for path in self.folders())
+
+    def ended(self) -> list[str]:
+        """Attempts that have published their receipts."""
+        return [path.stem for path in self.receipts.glob("*/*.json") if not path.name.startswith(".")]
+
+    def settled(self) -> bool:
+        """An end is on record while its receipt still lies there."""
+        names = self.ended()
+        return any(self.query(f"SELECT 1 FROM run_attempts WHERE id = '{self._id(n)}' AND finished_at IS NOT NULL")
+                   for n in names)  # fmt: skip
+
+    def claimed(self) -> bool:
+        return bool(self.query("SELECT 1 FROM run_dispatch_leases WHERE status = 'leased' LIMIT 1"))
+
+    def starting(self) -> bool:
+        return bool(self.query("SELECT 1 FROM run_attempts WHERE status = 'starting' LIMIT 1"))
+
+    def query(self, sql: str) -> list[Any]:
+        url = self.house.extra.get("DATABASE_URL")
+        if url:
+            import psycopg
+
+            with psycopg.connect(url, autocommit=True) as connection:
+                return connection.execute(sql).fetchall()
+        path = f"file:{self.house.up.home / 'db.sqlite3'}?mode=ro"
+        with contextlib.closing(sqlite3.connect(path, uri=True, timeout=10)) as connection:
+            return connection.execute(sql).fetchall()
+
+    def sessions(self) -> list[int]:
+        """Pids of living sessions, by the locks of their places; the death of an idle worker is another test's."""
+        places = (self.house.up.home / "node" / "workers").glob("*.lock")
+        wanted = {path.stat().st_ino for path in places}
+        held = []
+        for line in Path("/proc/locks").read_text().splitlines():
+            fields = line.split()
+            if fields[1] == "FLOCK" and int(fields[5].rpartition(":")[2]) in wanted and fields[3] == "WRITE":
+                held.append(int(fields[4]))
+        return held
+
+    def _id(self, name: str) -> str:
+        return name if self.house.extra.get("DATABASE_URL") else name.replace("-", "")
+
+    @staticmethod
+    def _mode(path: Path) -> int:
+        with contextlib.suppress(OSError):
+            return stat.S_IMODE(path.stat().st_mode)
+        return 0
+
+
+def kill_sessions(node: Node, pids: list[int] | None = None) -> int:
+    killed = 0
+    for pid in node.sessions() if pids is None else pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            killed += 1
+    return killed
+
+
+def account(node: Node, runs: list[str], seconds: float = 60) -> None:
+    """Every run ended well, once, with a whole history, and nothing of it is left on the node."""
+    api = node.house.api
+    for run_id in runs:
+        run = api.until(run_id, seconds=seconds)
+        events = api.events(run_id)
+        types = [event["type"] for event in events]
+        assert run["status"] == "succeeded", (run, types)
+        assert [event["sequence"] for event in events] == list(range(1, run["version"] + 1)), (run, types)
+        assert run["attempt_count"] == 1 and run["exit_code"] == 0
+        for once in (
+            "attempt.starting",
+            "attempt.running",
+            "run.running",
+            "attempt.succeeded",
+            "run.succeeded",
+        ):
+            assert types.count(once) == 1, types
+        assert len(api.ok("GET", f"/runs/{run_id}/attempts")["items"]) == 1
+        assert api.log(run_id) == b"said\n"
+    counted = Counter(node.ran.read_text().split())
+    assert {run_id: counted[run_id] for run_id in runs} == dict.fromkeys(runs, 1)
+
+    def clean() -> bool:
+        return not node.folders() and not node.ended() and not node.claimed()
+
+    try:
+        eventually(clean, "nothing left", 20)
+    except AssertionError:
+        raise AssertionError(f"{node.folders()} {node.ended()} {node.claimed()}") from None
+    assert node.query("SELECT 1 FROM completion_receipt_journals WHERE state <> 'pending'") == []
+
+
+MOMENTS: dict[str, Callable[[Node], Any]] = {
+    "after the claim": Node.claimed,
+    "a shim waits for go": Node.prepared,
+    "starting is on record": Node.starting,
+    "after go": Node.going,
+    "after its end, before it is settled": Node.ended,
+    "after it is settled, before its receipt goes": Node.settled,
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_session_killed(house: House, moment: str) -> None:
+    node = Node(house)
+    house.up.wait_ready()
+    task = house.api.make(shell=SCRIPT.format(seconds=0.3), concurrency="parallel", max_parallel=8)
+    runs, hits = [], 0
+    for _ in range(3):
+        seen = MOMENTS[moment]
+        warm = house.api.start(task)
+        account(node, [warm])
+        pids = node.sessions()
+        starts = threading.Thread(target=lambda: runs.extend(house.api.start(task) for _ in range(2)))
+        starts.start()
+        end = time.monotonic() + 3
+        while time.monotonic() < end:
+            if seen(node):
+                hits += kill_sessions(node, pids)
+                break
+        starts.join()
+        account(node, runs)
+    if moment != "after it is settled, before its receipt goes":  # a moment of a millisecond
+        assert hits, "the moment was never seen"
+
+
+def test_sessions_killed_at_random(house: House) -> None:
+    node = Node(house)
+    house.up.wait_ready()
+    dice = random.Random(7)
+    tasks = [
+        house.api.make(shell=SCRIPT.format(seconds=seconds), concurrency="parallel", max_parallel=8)
+        for seconds in (0, 0.05, 0.15, 0.3)
+    ]
+    runs: list[str] = []
+    stop = threading.Event()
+
+    def feed() -> None:
+        while not stop.is_set():
+            runs.append(house.api.start(dice.choice(tasks)))
+            time.sleep(dice.uniform(0, 0.25))
+
+    feeder = threading.Thread(target=feed)
+    feeder.start()
+    killed, end = 0, time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        time.sleep(dice.uniform(0.1, 0.7))
+        killed += kill_sessions(node)
+    stop.set()
+    feeder.join()
+    assert killed >= SECONDS / 2 and len(runs) > SECONDS, (killed, len(runs))
+    account(node, runs, 90)
+
+
+def test_stops_while_sessions_are_killed(house: House) -> None:
+    """A wish to stop is neither lost nor carried out twice, whoever carries it."""
+    node = Node(house)
+    house.up.wait_ready()
+    task = house.api.make(shell="sleep 30", concurrency="parallel", max_parallel=8, kill_grace_ms=200)
+    dice = random.Random(11)
+    runs = []
+    for _ in range(8):
+        run_id = house.api.start(task)
+        runs.append(run_id)
+        time.sleep(dice.uniform(0, 0.3))
+        if dice.random() < 0.6:
+            kill_sessions(node)
+        assert house.api.call("POST", f"/runs/{run_id}/stop").status == 202
+        if dice.random() < 0.6:
+            kill_sessions(node)
+    for run_id in runs:
+        run = house.api.until(run_id, ENDED, 60)
+        types = [event["type"] for event in house.api.events(run_id)]
+        assert run["status"] == "cancelled", (run, types)
+        assert types.count("run.cancelled") == 1 and types.count("run.cancel_requested") <= 1, types
