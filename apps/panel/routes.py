@@ -35,6 +35,7 @@ pages: list[URLPattern | URLResolver] = [
     path("p/<str:p>/task/<str:t>/run-with/", run_with.RunWith.as_view(), name="task-run-with"),
     path("p/<str:p>/task/<str:t>/enable/", tasks.SetEnabled.as_view(enabled=True), name="task-enable"),
     path("p/<str:p>/task/<str:t>/disable/", tasks.SetEnabled.as_view(enabled=False), name="task-disable"),
+    path("p/<str:p>/task/<str:t>/empty-queue/", tasks.EmptyQueue.as_view(), name="task-empty-queue"),
     path("p/<str:p>/task/<str:t>/copy/", tasks.CopyTask.as_view(), name="task-copy"),
     path("p/<str:p>/task/<str:t>/archive/", tasks.ArchiveTask.as_view(), name="task-archive"),
     path("p/<str:p>/runs/", runs.RunList.as_view(), name="runs"),

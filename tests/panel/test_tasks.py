@@ -255,3 +255,17 @@ def test_search_and_labels(owner: User, client: Client) -> None:
     html = client.get(f"{LIST}?label=nightly").content.decode()
     assert "Sync feed" in html and "Other</a>" not in html
     assert "No task in this view" in client.get(f"{LIST}?search=zzz").content.decode()
+
+
+def test_the_queue_is_emptied_and_what_runs_goes_on(owner: User, client: Client) -> None:
+    task = a_task(owner)
+    first, *waiting = [a_run(owner, task) for _ in range(3)]
+    Run.objects.filter(pk=first.pk).update(status="running")
+    first.attempts.update(status="running")
+    answer = client.post(f"/panel/p/default/task/{task.slug}/empty-queue/", follow=True)
+    assert "2 runs were taken out of the queue." in answer.content.decode()
+    assert set(Run.objects.filter(pk__in=[run.pk for run in waiting]).values_list("status", flat=True)) == {
+        "cancelled"
+    }
+    first.refresh_from_db()
+    assert first.status == "running" and first.cancel_requested_at is None

@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
-from django.utils.translation import pgettext_lazy
+from django.utils.translation import ngettext, pgettext_lazy
 
 from apps.panel import queries
 from apps.panel.page import Action, Page
@@ -87,6 +87,21 @@ class SetEnabled(TaskAction):
             self.say(
                 _("Disabled: %(name)s. Its queued runs were taken out of the queue.") % {"name": task.name}
             )
+        return self.after(p=p, t=t)
+
+
+class EmptyQueue(TaskAction):
+    """Takes every waiting run of the task out of the queue; what runs goes on."""
+
+    permissions = {"POST": "run.stop"}
+
+    def act(self, p: str, t: str) -> HttpResponse:
+        task = tasks.find(self.project.pk, t)
+        count = triggers.empty_queue(self.grant, task.pk)
+        said = ngettext(
+            "%(count)s run was taken out of the queue.", "%(count)s runs were taken out of the queue.", count
+        )
+        self.say(said % {"count": count})
         return self.after(p=p, t=t)
 
 
