@@ -90,8 +90,8 @@ class Renewed:
 def touch(fence: WorkerFence, available: int, now: datetime, *, alive: bool = False) -> Worker | None:
     """The session's row with its free slots; None when it was replaced or its lease ran out.
 
-    What is stored of the slots is exact at each heartbeat and whenever the last one is taken or the first one
-    is free again: between these nobody decides by the number.
+    What is stored of the slots is as old as the last heartbeat: it tells people and placement how busy a worker
+    is, while the session itself goes by its leases.
     """
     found = bulk.select_rows(
         Worker,
@@ -102,14 +102,15 @@ def touch(fence: WorkerFence, available: int, now: datetime, *, alive: bool = Fa
     row = found[0] if found else None
     if row is None or row.status == "offline" or (not alive and row.lease_expires_at <= now):
         return None
-    values: dict[str, Any] = {}
-    if alive:
-        values["last_heartbeat_at"] = now
-        values["lease_expires_at"] = now + timedelta(milliseconds=WORKER_TTL_MS)
-    if alive or (row.available_slots == 0) != (available == 0):
-        values["available_slots"] = available
-        Worker.objects.filter(pk=row.pk).update(**values, version=F("version") + 1, updated_at=now)
     row.available_slots = available
+    if alive:
+        Worker.objects.filter(pk=row.pk).update(
+            available_slots=available,
+            last_heartbeat_at=now,
+            lease_expires_at=now + timedelta(milliseconds=WORKER_TTL_MS),
+            version=F("version") + 1,
+            updated_at=now,
+        )
     return row
 
 

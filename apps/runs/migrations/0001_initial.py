@@ -464,16 +464,6 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="run",
             index=models.Index(
-                condition=models.Q(
-                    ("status__in", ["succeeded", "failed", "cancelled", "timed_out"]), _negated=True
-                ),
-                fields=["execution_owner", "status", "id"],
-                name="run_owner_status",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="run",
-            index=models.Index(
                 condition=models.Q(("owner_type__isnull", False)),
                 fields=["owner_type", "owner_id"],
                 name="run_owner",
@@ -576,14 +566,6 @@ class Migration(migrations.Migration):
                     _connector="OR",
                 ),
                 name="run_owner_pair",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="runattempt",
-            index=models.Index(
-                condition=models.Q(("deadline_at__isnull", False), ("status__in", ["starting", "running"])),
-                fields=["deadline_at", "id"],
-                name="run_attempt_deadline",
             ),
         ),
         migrations.AddConstraint(

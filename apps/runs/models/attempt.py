@@ -45,13 +45,6 @@ class RunAttempt(models.Model):
 
     class Meta:
         db_table = "run_attempts"
-        indexes = [
-            models.Index(
-                fields=["deadline_at", "id"],
-                condition=Q(status__in=["starting", "running"], deadline_at__isnull=False),
-                name="run_attempt_deadline",
-            ),
-        ]
         constraints = [
             models.UniqueConstraint(fields=["run", "attempt"], name="run_attempt_number"),
             fields.one_of("status", AttemptStatus.values, "run_attempt_status_check"),

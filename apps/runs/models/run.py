@@ -142,8 +142,6 @@ class Run(models.Model):
                 & ~Q(status__in=["succeeded", "failed", "cancelled", "timed_out"]),
                 name="run_cancelling",
             ),
-            models.Index(fields=["execution_owner", "status", "id"], name="run_owner_status",
-                         condition=~Q(status__in=["succeeded", "failed", "cancelled", "timed_out"])),
             models.Index(
                 fields=["owner_type", "owner_id"], condition=Q(owner_type__isnull=False), name="run_owner"
             ),
