@@ -51,8 +51,11 @@ def channel(cluster: str) -> str:
     return f"qinglong_{cluster}"
 
 
-def ring(cluster: str) -> None:
-    """Wakes the cluster when the open transaction commits; joins at most one message to those that wait."""
+def ring(cluster: str, *, anew: bool = False) -> None:
+    """Wakes the cluster when the open transaction commits; joins at most one message to those that wait.
+
+    `anew` sends one whatever is on record, for those who know that it died with whom it reached.
+    """
     if _needs_message(cluster, clock.now()):
         _send(cluster)
     if db.is_postgresql():

@@ -96,8 +96,9 @@ def _sweep(now: datetime) -> None:
 
 def _ring_for_orphans(_now: datetime) -> None:
     """A session that was killed rings nobody: its scripts would wait for their leases to run out."""
-    if adoption.orphaned(node.node_id(), node.held_slots()):
-        _ring(RUNS)
+    living = node.held_slots()
+    if adoption.orphaned(node.node_id(), living):
+        _ring(RUNS, anew=not living)
 
 
 def _watch(now: datetime, requests: int | None) -> None:
@@ -108,5 +109,5 @@ def _watch(now: datetime, requests: int | None) -> None:
 
 
 @write_transaction
-def _ring(name: str) -> None:
-    wakeups.ring(name)
+def _ring(name: str, *, anew: bool = False) -> None:
+    wakeups.ring(name, anew=anew)

@@ -211,7 +211,7 @@ def test_sessions_killed_at_random(house: House) -> None:
         killed += kill_sessions(node)
     stop.set()
     feeder.join()
-    assert killed >= SECONDS / 2 and len(runs) > SECONDS, (killed, len(runs))
+    assert killed >= SECONDS / 4 and len(runs) > SECONDS, (killed, len(runs))
     account(node, runs, 90)
 
 
