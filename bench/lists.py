@@ -95,8 +95,8 @@ def measure() -> None:
         ("/api/v3/projects/default/runs", {"task": "task-7"}),
         ("/api/v3/projects/default/runs", {"status": "running"}),
         ("/api/v3/projects/default/tasks", {}),
-        ("/panel/runs/", {}),
-        ("/panel/tasks/", {}),
+        ("/panel/p/default/runs/", {}),
+        ("/panel/p/default/tasks/", {}),
         ("/panel/", {}),
     ]
     for path, query in pages:

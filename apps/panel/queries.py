@@ -11,7 +11,7 @@ from django.db.models import OuterRef, Subquery
 
 from apps.access.models import User
 from apps.core import clock, pages
-from apps.projects.queries import current_bindings
+from apps.projects.queries import attach, current_bindings
 from apps.runs.models import Run, Skip
 from apps.runs.queries import latest_attempts
 from apps.tasks import queries as tasks
@@ -73,14 +73,13 @@ def task_page(
 ) -> pages.Page[TaskRow]:
     """Tasks in the panel's order; three queries whatever the number of runs."""
     newest = Run.objects.filter(task=OuterRef("pk")).order_by("-created_at", "-id").values("pk")[:1]
-    rows = (
-        tasks.filtered(Task.objects.filter(project_id=project_id), filters)
-        .select_related("project")
-        .annotate(last_run_id=Subquery(newest))
+    rows = tasks.filtered(Task.objects.filter(project_id=project_id), filters).annotate(
+        last_run_id=Subquery(newest)
     )
     found = pages.paginate(
         rows, PANEL_ORDER, kind="panel.tasks", scope=filters.scope(project_id), limit=limit, cursor=cursor
     )
+    attach(project_id, found.items)
     newest_ids = {task.pk: getattr(task, "last_run_id", None) for task in found.items}
     last = Run.objects.in_bulk([run_id for run_id in newest_ids.values() if run_id])
     holding = _holders(newest_ids)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from django.db.models import Exists, OuterRef, QuerySet
 
 from apps.core import ids, pages
@@ -109,3 +112,14 @@ def is_claimable(project_id: str = DEFAULT_PROJECT) -> bool:
 def latest_challenge(project_id: str = DEFAULT_PROJECT) -> ProjectOwnerBootstrapChallenge | None:
     """The newest owner challenge; only this one counts."""
     return ProjectOwnerBootstrapChallenge.objects.filter(project=project_id).order_by("-version").first()
+
+
+def attach(project_id: str, rows: Iterable[Any]) -> None:
+    """Gives the rows of one project that project, in one query.
+
+    Not a join: SQLite's planner would begin with the projects and sort everything for one page.
+    """
+    rows = list(rows)
+    project = Project.objects.get(pk=project_id) if rows else None
+    for row in rows:
+        row.project = project

@@ -14,6 +14,7 @@ from django.db.models import Max, OuterRef, QuerySet, Subquery
 from apps.core import bulk, pages
 from apps.core.errors import InvalidInput
 from apps.core.pages import Page
+from apps.projects.queries import attach
 from apps.runs.errors import RunNotFound
 from apps.runs.models import Run, RunAttempt, RunEvent, RunStatus, Skip, TriggerType
 from apps.tasks.models import Task
@@ -74,15 +75,22 @@ def page(
 ) -> Page[Run]:
     """The runs of a project, newest first, with their task and project at hand."""
     chosen = chosen or RunFilter()
-    rows = chosen.apply(Run.objects.filter(project_id=project_id)).select_related("task", "project")
-    return pages.paginate(
-        rows,
-        NEWEST_FIRST,
-        kind="runs",
-        scope={"project": project_id, **chosen.scope()},
-        limit=limit,
-        cursor=cursor,
-    )
+    rows = chosen.apply(Run.objects.filter(project_id=project_id))
+    scope = {"project": project_id, **chosen.scope()}
+    found = pages.paginate(rows, NEWEST_FIRST, kind="runs", scope=scope, limit=limit, cursor=cursor)
+    _attach(project_id, found.items)
+    return found
+
+
+def _attach(project_id: str, rows: Sequence[Run | Skip]) -> None:
+    """Gives rows of one project their task and project, in two queries.
+
+    A join would let SQLite's planner walk all tasks and sort all their runs for one page.
+    """
+    tasks = Task.objects.in_bulk({row.task_id for row in rows})
+    for row in rows:
+        row.task = tasks[row.task_id]
+    attach(project_id, rows)
 
 
 def get(run_id: UUID) -> Run:
@@ -155,6 +163,8 @@ def skips(
 ) -> Page[Skip]:
     """Starts that did not happen, newest first."""
     chosen = RunFilter(task_id=task_id, since=since, until=until)
-    rows = chosen.apply(Skip.objects.filter(project_id=project_id)).select_related("task", "project")
+    rows = chosen.apply(Skip.objects.filter(project_id=project_id))
     scope = {"project": project_id, **chosen.scope()}
-    return pages.paginate(rows, NEWEST_FIRST, kind="skips", scope=scope, limit=limit, cursor=cursor)
+    found = pages.paginate(rows, NEWEST_FIRST, kind="skips", scope=scope, limit=limit, cursor=cursor)
+    _attach(project_id, found.items)
+    return found

@@ -11,6 +11,7 @@ from django.db.models.expressions import RawSQL
 
 from apps.core import db, ids, pages
 from apps.core.errors import NotFound
+from apps.projects.queries import attach
 from apps.tasks import revisions
 from apps.tasks.documents import RevisionView, TaskView
 from apps.tasks.errors import RevisionCorrupt
@@ -57,9 +58,11 @@ def page(
     project_id: str, filters: Filters, *, limit: int = pages.DEFAULT_LIMIT, cursor: str | None = None
 ) -> pages.Page[Task]:
     """Tasks of a project, newest first; revisions come along."""
-    rows = filtered(Task.objects.filter(project_id=project_id), filters).select_related("project", "revision")
+    rows = filtered(Task.objects.filter(project_id=project_id), filters).select_related("revision")
     scope = filters.scope(project_id)
-    return pages.paginate(rows, NEWEST, kind="tasks", scope=scope, limit=limit, cursor=cursor)
+    found = pages.paginate(rows, NEWEST, kind="tasks", scope=scope, limit=limit, cursor=cursor)
+    attach(project_id, found.items)
+    return found
 
 
 def filtered(rows: QuerySet[Task], filters: Filters) -> QuerySet[Task]:
