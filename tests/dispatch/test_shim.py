@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from apps.dispatch.launcher import files
 from apps.dispatch.launcher.spec import CommandBody, LogSpec, ScriptBody, ShellBody
 from tests.dispatch.shim_kit import PATH, PYTHON, Kit
 
@@ -119,6 +120,22 @@ def test_working_folder(kit: Kit) -> None:
     live = kit.run("pwd", cwd=f"{kit.home}/elsewhere")
     assert live.receipt().exit_code == 126
     assert live.log.startswith(b"qinglong: the working folder cannot be used")
+
+
+def test_a_neighbour_makes_the_project_folder_at_the_same_time(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = kit.spec("pwd", cwd=f"{kit.home}/home/project/task")
+    made = os.mkdir
+
+    def made_before(path: str, mode: int) -> None:
+        made(path, mode)
+        if path.endswith("/project"):
+            raise FileExistsError
+
+    monkeypatch.setattr(files.os, "mkdir", made_before)
+    files.make_working_folder(spec)
+    assert os.path.isdir(spec.cwd)
 
 
 def test_input_and_output(kit: Kit) -> None:

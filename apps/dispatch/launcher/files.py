@@ -154,4 +154,5 @@ def _make_folders(path: str) -> None:
     parent = os.path.dirname(path)
     if not os.path.isdir(parent):
         _make_folders(parent)
-    os.mkdir(path, 0o700)
+    with suppress(FileExistsError):  # the first runs of a project make its folder at the same time
+        os.mkdir(path, 0o700)
