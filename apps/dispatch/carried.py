@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import stat
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +17,7 @@ from apps.dispatch.launching import Plan
 
 MAX_OUTPUT = 65_536
 _MAX_FACT = 65_536
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(eq=False)
@@ -77,14 +77,55 @@ def read_left(folder: Path) -> Left:
 
 
 def remove_folder(folder: Path) -> None:
-    """Removes an attempt's folder; what a script made unremovable is left and reported by `doctor`."""
-    shutil.rmtree(folder, ignore_errors=True)
+    """Removes an attempt's folder; what a script made unremovable is left and reported by `doctor`.
+
+    Takes the same few descriptors and frames however deep the script nested its folders, and follows no link.
+    """
+    with suppress(OSError):
+        root = os.open(folder, _FOLDER)
+        try:
+            _empty(root)
+        finally:
+            os.close(root)
+        folder.rmdir()
+
+
+def _empty(root: int) -> None:
+    """Brings every folder of the tree up to the root before it is looked into."""
+    number = 0
+    waiting = _subfolders(root)
+    while waiting:
+        name = waiting.pop()
+        with suppress(OSError):
+            inner = os.open(name, _FOLDER, dir_fd=root)
+            try:
+                os.fchmod(inner, 0o700)
+                for below in _subfolders(inner):
+                    number += 1
+                    raised = f".removed-{os.getpid()}-{number}"
+                    os.rename(below, raised, src_dir_fd=inner, dst_dir_fd=root)
+                    waiting.append(raised)
+            finally:
+                os.close(inner)
+            os.rmdir(name, dir_fd=root)
+
+
+def _subfolders(folder: int) -> list[str]:
+    """The folders in a folder, once everything else in it is gone."""
+    found = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                found.append(entry.name)
+            else:
+                os.unlink(entry.name, dir_fd=folder)
+    return found
 
 
 def _cause(data: bytes) -> str | None:
     try:
-        cause = json.loads(data)["cause"]
-    except (ValueError, KeyError, TypeError):
+        cause = canonical.loads(data)["cause"]
+    except (canonical.NotCanonical, KeyError, TypeError):
         return None
     return cause if cause in ("stop", "deadline", "leftover") else None
 

@@ -8,8 +8,9 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.db import DatabaseError
+from django.db import DatabaseError, InterfaceError, OperationalError
 
+from apps.artifacts.facts import ArtifactFileError
 from apps.core import clock, node
 from apps.core.errors import Busy
 from apps.dispatch import carried as carrying
@@ -39,6 +40,9 @@ LAUNCHER_PAUSE_S = 5.0
 LAUNCHER_PATIENCE_S = 30.0
 UNOBSERVED = "RECOVERY_PROCESS_EXITED_UNOBSERVED"
 INCOMPLETE = "RECOVERY_ATTEMPT_INCOMPLETE"
+BROKEN = "DISPATCH_BROKEN"
+# What says nothing about a single run: the whole pass is tried again, or the session ends.
+_ALL_ALIKE = (Busy, OperationalError, InterfaceError, passes.SessionReplaced)
 
 
 class RunSource:
@@ -101,7 +105,16 @@ class RunSource:
         news = self._news(look)
         if not (news.room or news.consumed or news.leases()):
             return False
-        stored = passes.store(self._loop.fence, news, LEASE_MS)
+        try:
+            stored = passes.store(self._loop.fence, news, LEASE_MS)
+        except _ALL_ALIKE:
+            raise
+        except Exception as error:
+            if not news.leases():
+                raise
+            logger.error("a pass broke (%s); each of its runs is stored by itself", type(error).__name__)
+            self._one_by_one(news)
+            return True
         del self._consumed[: len(news.consumed)]
         self._act(news, stored)
         if stored.more and news.room:
@@ -109,16 +122,38 @@ class RunSource:
             return True
         return bool(stored.stopped) or any(item.failure or item.returned for item in self._carried.values())
 
+    def _one_by_one(self, news: News) -> None:
+        """Stores each run's part of a pass alone: the run that broke it pays for it, and nobody else.
+
+        It ends as one of which nothing more is known; where not even that can be stored it is let go, and is
+        taken up again when its lease has run out.
+        """
+        for part in news.parts():
+            (lease,) = part.leases()
+            item = self._carried[lease.attempt_id]
+            try:
+                stored = passes.store(self._loop.fence, part, LEASE_MS)
+            except _ALL_ALIKE:
+                raise
+            except Exception as error:
+                logger.error("run %s breaks its passes: %s", lease.run_id, type(error).__name__)
+                if item.failure == BROKEN:
+                    self._let_go(item)
+                else:
+                    item.failure, item.lost = BROKEN, item.phase not in ("launching", "ready")
+            else:
+                self._act(part, stored)
+
     def _news(self, look: bool) -> News:
         """What is to be stored now, read from the state of everything carried."""
         news = News(slots=max(0, self._loop.slots - len(self._carried)))
         self._consumed += self._cleaner.removed()
         news.consumed = list(self._consumed)
         for item in self._carried.values():
-            if item.phase == "ended":
-                self._ended(item, news)
-            elif item.failure is not None:
+            if item.failure is not None:
                 news.failed.append(Failed(item.lease, item.failure, item.lost))
+            elif item.phase == "ended":
+                self._ended(item, news)
             elif item.returned:
                 news.returned.append(item.lease)
             elif item.phase == "ready" and item.handle is not None and item.plan is not None:
@@ -191,6 +226,11 @@ class RunSource:
             logger.error("no launcher answers; runs go back to the queue")
             self._paused_until = time.monotonic() + LAUNCHER_PAUSE_S
             item.returned = True
+        except _ALL_ALIKE:
+            raise
+        except Exception as error:
+            logger.error("run %s cannot be prepared: %s", run.pk, type(error).__name__)
+            item.failure = BROKEN
         else:
             self._watch(item, item.shim)
 
@@ -291,4 +331,8 @@ class RunSource:
         self._cleaner.add(item.lease.attempt_id, item.folder)
 
     def _quarantine(self, attempt_id: UUID) -> None:
-        receipts.quarantine(attempt_id, self._receipts)
+        try:
+            receipts.quarantine(attempt_id, self._receipts)
+        except (OSError, ArtifactFileError) as error:
+            # It is on record as put aside; the move is made up for when its time there is over.
+            logger.warning("a receipt could not be put aside: %s", type(error).__name__)

@@ -72,10 +72,14 @@ def apply(run: Run, attempt: RunAttempt, end: End, now: datetime) -> Change | No
         raise CompletionSequence
     if run.status in ENDED or attempt.status == "claimed":
         raise CompletionState
+    try:
+        started, finished = clock.from_ms(receipt.started_at_ms), clock.from_ms(receipt.finished_at_ms)
+    except ValueError:
+        # A receipt may hold numbers that no calendar does.
+        raise CompletionState from None
     change = Change(run, attempt)
-    started = clock.from_ms(receipt.started_at_ms)
     begin(change, max(run.created_at, attempt.created_at, started))
-    known = [run.created_at, attempt.created_at, clock.from_ms(receipt.finished_at_ms)]
+    known = [run.created_at, attempt.created_at, finished]
     at = max([*known, *(time for time in (run.started_at, attempt.started_at) if time is not None)])
     if end.cause == "deadline" and run.cancel_requested_at is None:
         change.request_cancel("timeout", at, ACTOR)

@@ -85,6 +85,14 @@ class News:
         found += [item.lease for item in self.failed]
         return found + self.returned
 
+    def parts(self) -> list[News]:
+        """What concerns each run, alone and without room for new ones."""
+        found = [News(ended=[item], slots=self.slots) for item in self.ended]
+        found += [News(begun=[item], slots=self.slots) for item in self.begun]
+        found += [News(ready=[item], slots=self.slots) for item in self.ready]
+        found += [News(failed=[item], slots=self.slots) for item in self.failed]
+        return found + [News(returned=[lease], slots=self.slots) for lease in self.returned]
+
 
 @dataclass(frozen=True)
 class Claimed:
