@@ -490,7 +490,7 @@ def test_answers_conform_to_the_document(house: House, tmp_path: Path) -> None:
         str(Path(sys.executable).with_name("schemathesis")), "run",
         f"http://127.0.0.1:{house.up.port}/api/v3/schema?format=json", "-H", f"Authorization: Bearer {house.api.token}",
         "--checks", CHECKS, "--phases", "coverage,fuzzing", "--max-examples", "5", "--seed", "7", "--workers", "2",
-        "--max-time", os.environ.get("QL_E2E_SCHEMA_SECONDS", "30"), "--no-color", "--warnings", "off",
+        "--max-time", os.environ.get("QL_E2E_SCHEMA_SECONDS", "20"), "--no-color", "--warnings", "off",
         "--request-timeout", "20", "--generation-database", "none", "--continue-on-failure",
         # What this token itself rests on, and what would leave nothing to look at.
         "--exclude-path-regex", "/(tokens/|archive|drain|role-bindings)",
