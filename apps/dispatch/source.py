@@ -194,8 +194,9 @@ class RunSource:
             if attempt_id in stored.refused:
                 logger.error("a receipt was refused: %s", stored.refused[attempt_id].code)
                 self._quarantine(attempt_id)
-                continue
-            self._consume(self._carried[attempt_id])
+            elif attempt_id in stored.settled:
+                # Not where somebody else holds the lease now, or ended it as lost: the receipt is their evidence.
+                self._consume(self._carried[attempt_id])
         for attempt_id in stored.running:
             self._carried[attempt_id].told_running = True
         for ready in news.ready:

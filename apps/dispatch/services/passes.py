@@ -111,6 +111,7 @@ class Stored:
     running: set[UUID] = field(default_factory=set)
     stopped: set[UUID] = field(default_factory=set)
     over: set[UUID] = field(default_factory=set)
+    settled: set[UUID] = field(default_factory=set)
     refused: dict[UUID, DomainError] = field(default_factory=dict)
     claimed: list[Claimed] = field(default_factory=list)
     more: bool = False
@@ -191,6 +192,7 @@ class _Work:
             if change is not None and item.end.has_output:
                 self._keep_output(run, item.end.output)
             self._finish(item.lease, change)
+            self.done.settled.add(attempt.pk)
 
     def fail(self) -> None:
         for item in self._mine(self.news.failed):
