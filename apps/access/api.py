@@ -118,7 +118,10 @@ class Tokens(Endpoint):
 
     @describe(summary="List your tokens", parameters=PAGE_PARAMETERS, responses=paged(TokenSerializer))
     def get(self, request: Request) -> Response:
-        return page_response(queries.page_tokens(self.principal.subject, **page_of(request)), represent)
+        page = queries.page_tokens(
+            self.principal.subject, project_id=self.credential.project_id, **page_of(request)
+        )
+        return page_response(page, represent)
 
     @describe(
         summary="Make a token",

@@ -97,6 +97,25 @@ def test_a_project_one_has_no_role_in_does_not_exist() -> None:
     other = project(account("else"), "theirs")
     caller = api(member("owner"))
     answers = [make(caller, project=name) for name in ("theirs", other, "none-such")]
+    # Nor does another mistake in the same request bring it to light.
+    answers += [
+        make(caller, project=name, **mistake)
+        for name in ("theirs", other, "none-such")
+        for mistake in (
+            {"scopes": ["run.*"]}, {"name": "a\x02"}, {"expires_at": "2020-01-01T00:00:00Z"},
+        )
+    ]  # fmt: skip
+    assert {answer.status_code for answer in answers} == {404}
+    assert len({answer.content for answer in answers}) == 1
+
+
+def test_a_token_of_one_project_sees_no_other() -> None:
+    user = member("owner")
+    project(user, "second")
+    make(Api(client=signed_in(user)), project="second", name="hidden")
+    bound = Api(token(user, "token.manage", "run.read", project_id="default"))
+    assert {item["project"]["id"] for item in bound("GET", "tokens").json()["items"]} == {"default"}
+    answers = [make(bound, project=name) for name in ("second", "none-such")]
     assert {answer.status_code for answer in answers} == {404}
     assert len({answer.content for answer in answers}) == 1
 

@@ -46,9 +46,15 @@ def create_token(
 ) -> Created:
     """A token of `owner`, made with the credential `maker`, which must cover all that the token may.
 
-    Raises InvalidInput (at most 100 live tokens per owner), NotFound for a project the owner has no role in,
-    and ScopeExceeded.
+    Raises NotFound for a project the owner has no role in or the maker cannot reach, InvalidInput (at most 100
+    live tokens per owner), and ScopeExceeded.
     """
+    # First of all: any other refusal would tell a project that exists from one that does not.
+    if project_id is not None and (
+        maker.project_id not in (None, project_id)
+        or decide(owner, project_id, "project.read").effect != "allow"
+    ):
+        raise NotFound
     if not ids.is_text_id(name, 128) or not name.strip():
         raise InvalidInput.field("name", _("1 to 128 characters without control characters."))
     wanted = scope_rules.check(scopes)
@@ -56,8 +62,6 @@ def create_token(
     if expires_at is not None and expires_at <= now:
         raise InvalidInput.field("expires_at", _("Must be in the future."))
     _check_maker(maker, wanted, project_id, expires_at)
-    if project_id is not None and decide(owner, project_id, "project.read").effect != "allow":
-        raise NotFound
     if _live(owner, now).count() >= MAX_LIVE:
         raise InvalidInput(_("You have 100 tokens; revoke one first."))
     secret = PREFIX + ids.token(32)
