@@ -152,3 +152,15 @@ def test_an_expired_link_and_a_wrong_token_make_no_account() -> None:
         browser().post("/setup", {"token": wrong, "username": "ann", "password": PASSWORD}).status_code == 403
     )
     assert not User.objects.exists()
+
+
+def test_guesses_at_a_name_before_it_exists_do_not_spoil_the_set_up() -> None:
+    made = issued()
+    client = Client()
+    for _ in range(5):
+        sign_in(client, "founder", "guess")
+    answer = client.post(
+        "/setup", {"token": f"{made.challenge_id}.{made.token}", "username": "founder", "password": PASSWORD}
+    )
+    assert (answer.status_code, answer.headers["Location"]) == (302, "/panel/login/")
+    assert User.objects.get().username == "founder"

@@ -190,3 +190,27 @@ def test_a_second_person_brings_the_warning_and_a_second_project_the_switch(
     assert "QINGLONG_RUN_AS" not in browser(User.objects.get(username="vic")).get("/panel/").content.decode()
     assert client.get("/panel/?project=shop").status_code == 200
     assert client.get("/panel/?project=nowhere").status_code == 404
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 200_000, "\ufdfa" * 64])
+def test_no_name_is_too_odd_to_look_up(client: Client, name: str) -> None:
+    answer = client.post("/panel/p/default/roles/", {"username": name, "role": "viewer"})
+    assert answer.status_code == 302
+    assert "There is no account of this name." in client.get("/panel/p/default/").content.decode()
+
+
+@pytest.mark.parametrize(
+    ("method", "address", "status"),
+    [
+        ("get", "/panel/p/default/tasks/?search=a%00b", 400),
+        ("get", "/panel/p/default/tasks/?label=%00", 400),
+        ("get", "/panel/?project=%00", 400),
+        ("get", "/panel/p/a%00b/tasks/", 404),
+        ("get", "/panel/p/default/task/a%00b/", 404),
+        ("post", "/panel/workers/a%00b/drain/", 404),
+    ],
+)
+def test_nul_in_an_address_reaches_no_database(
+    client: Client, method: str, address: str, status: int
+) -> None:
+    assert getattr(client, method)(address).status_code == status

@@ -104,7 +104,11 @@ class SetUp(DoorView):
             return self._form(name=name, status=400, errors=refusal.fields or {"username": [refusal.detail]})
         except DomainError as refusal:
             return self._closed(refusal)
-        services.sign_in(request, name, password)
+        try:
+            services.sign_in(request, name, password)
+        except TooManyAttempts:
+            # Somebody guessed at this name before it existed; the account is there all the same.
+            return HttpResponseRedirect(reverse("login"))
         return HttpResponseRedirect(reverse("panel:index"))
 
     def _form(self, *, name: str, status: int = 200, errors: Any = None) -> HttpResponse:

@@ -9,7 +9,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from apps.access.models import User
+from apps.access.queries import find_account
 from apps.core import ids
 from apps.core.errors import DomainError, InvalidInput
 from apps.identity.principals import PolicySubject
@@ -132,8 +132,7 @@ class ChangeRole(Action):
         if post.get("subject_id"):
             subject = PolicySubject(post.get("subject_type", ""), post["subject_id"])
             return subject, queries.names([subject.id]).get(subject.id, subject.id)
-        name = post.get("username", "").strip()
-        user = User.objects.filter(username__iexact=name).first() if name else None
+        user = find_account(post.get("username", "").strip())
         if user is None:
             raise InvalidInput.field("username", _("There is no account of this name."))
         return PolicySubject("user", user.subject_id), user.username

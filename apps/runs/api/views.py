@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -238,8 +238,9 @@ def _moment(request: Request, name: str) -> datetime | None:
     try:
         # A plus sign in a query string arrives as a space.
         value = parse_datetime(text.replace(" ", "+"))
-    except ValueError:
-        value = None
-    if value is None or value.tzinfo is None:
-        raise InvalidInput.field(name, "A time like 2026-11-29T18:05:03Z.")
-    return value
+        if value is not None and value.tzinfo is not None:
+            # The first and the last day there are have no UTC in some time zones.
+            return value.astimezone(UTC)
+    except (ValueError, OverflowError):
+        pass
+    raise InvalidInput.field(name, "A time like 2026-11-29T18:05:03Z.")
