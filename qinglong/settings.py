@@ -117,6 +117,7 @@ LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "panel:index"
 LOGOUT_REDIRECT_URL = "login"
 
+SESSION_ENGINE = "apps.access.sessions"
 SESSION_COOKIE_NAME = "ql_session"
 SESSION_COOKIE_AGE = 14 * 24 * 3600
 SESSION_COOKIE_PATH = CSRF_COOKIE_PATH = LANGUAGE_COOKIE_PATH = f"{PREFIX}/"
@@ -235,5 +236,11 @@ LOGGING = {
     "formatters": {"plain": {"()": "apps.core.logs.PlainFormatter"}},
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "plain"}},
     "root": {"handlers": ["console"], "level": "WARNING"},
-    "loggers": {"qinglong": {"level": "INFO"}, "django-q": {"level": "WARNING"}},
+    "loggers": {
+        "qinglong": {"level": "INFO"},
+        "django-q": {"level": "WARNING"},
+        # A refusal is the caller's business: its address may hold what is none of the log's, and anybody's
+        # requests could fill a disk.
+        "django.request": {"level": "ERROR"},
+    },
 }

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.contrib.auth import hashers
 from django.contrib.auth.models import AnonymousUser
-from django.contrib.sessions.backends.db import SessionStore
+from django.contrib.sessions.models import Session as SessionRow
 from django.core.cache import cache
 from django.http import HttpRequest
 from django.test import RequestFactory
@@ -15,6 +15,7 @@ from django.test import RequestFactory
 from apps.access.errors import SignInRefused, TooManyAttempts, UsernameTaken
 from apps.access.models import User
 from apps.access.services import create_account, is_fresh, sign_in, sign_out
+from apps.access.sessions import SessionStore
 from apps.audit.models import AuditEntry
 from apps.core.errors import InvalidInput
 from apps.identity.services import append_authentication_binding, set_subject_status
@@ -168,3 +169,17 @@ def test_names_are_unique_whatever_their_case() -> None:
         create_account("aNN", PASSWORD, actor=ROOT, origin="tests")
     assert User.objects.count() == 1
     assert create_account("王伟", PASSWORD, actor=ROOT, origin="tests").username == "王伟"
+
+
+def test_the_table_of_sessions_holds_no_key_that_a_browser_could_send() -> None:
+    client = signed_in(member("viewer"))
+    key = client.cookies["ql_session"].value
+    stored = SessionRow.objects.get().session_key
+    assert stored != key and Api(client=client)("GET", "me").status_code == 200
+    client.cookies["ql_session"] = stored
+    assert Api(client=client)("GET", "me").status_code == 401
+    client.cookies["ql_session"] = key
+    client.post("/panel/logout/")
+    assert not SessionRow.objects.exists()
+    client.cookies["ql_session"] = key
+    assert Api(client=client)("GET", "me").status_code == 401

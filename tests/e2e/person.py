@@ -211,8 +211,8 @@ class Browser:
 
     def __init__(self, port: int) -> None:
         self._home = f"http://127.0.0.1:{port}"
-        jar = http.cookiejar.CookieJar()
-        self._opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(jar))
+        self.jar = http.cookiejar.CookieJar()
+        self._opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(self.jar))
         self.address = ""
 
     def get(self, path: str) -> Answer:
