@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from django.conf import settings
 from gunicorn.app.base import BaseApplication
+from gunicorn.workers.gthread import ThreadWorker
 
 from apps.dispatch.supervisor import process
 from qinglong.environment import ConfigurationError
@@ -16,6 +19,7 @@ from qinglong.environment import ConfigurationError
 BACKLOG = 512
 THREADS = 8
 GRACE_S = 5
+REQUEST_S = 15.0
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -34,6 +38,38 @@ def bind(host: str, port: int) -> socket.socket:
             f"The address {host}:{port} cannot be opened: {error.strerror}. Choose another with --port or --host.",
         ) from error
     return listener
+
+
+class Worker(ThreadWorker):  # type: ignore[misc]
+    """Threads, each of which waits at most `REQUEST_S` seconds for a request to be there as a whole.
+
+    Without that a handful of connections that never finish their request would hold every thread for ever. All
+    of this runs in the worker's main thread.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._since: dict[Any, float] = {}
+
+    def enqueue_req(self, conn: Any) -> None:
+        """Called by gunicorn when a connection is given to a thread."""
+        self._since[conn] = time.monotonic()
+        super().enqueue_req(conn)
+
+    def finish_request(self, conn: Any, fs: Any) -> None:
+        """Called by gunicorn when the thread is done with it."""
+        self._since.pop(conn, None)
+        super().finish_request(conn, fs)
+
+    def murder_pending(self) -> None:
+        """Called by gunicorn every second or more often."""
+        super().murder_pending()
+        due = time.monotonic() - REQUEST_S
+        for conn in [conn for conn, since in self._since.items() if since <= due]:
+            del self._since[conn]
+            # Only reading ends: an answer that is long under way goes on.
+            with suppress(OSError):
+                conn.sock.shutdown(socket.SHUT_RD)
 
 
 class Application(BaseApplication):  # type: ignore[misc]
@@ -57,7 +93,7 @@ class Application(BaseApplication):  # type: ignore[misc]
     def _options(self) -> dict[str, Any]:
         return {
             "bind": f"fd://{self._listener.fileno()}",
-            "worker_class": "gthread",
+            "worker_class": Worker,
             "workers": 1,
             "threads": THREADS,
             "keepalive": 5,
