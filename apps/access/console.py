@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.core.management.base import CommandError
 
+from apps.core import health
 from apps.core.errors import DomainError, InvalidInput
 
 INVALID = 2
@@ -12,6 +13,9 @@ REFUSED = 3
 
 def refuse(error: DomainError) -> CommandError:
     """The command error of a named error: exit status 2 for bad input, 3 for a refusal, 1 for what may pass."""
+    if error.status >= 500 and (wrong := health.unusable()) is not None:
+        code, sentence = wrong
+        return CommandError(f"{code}: {sentence}", returncode=1)
     sentences = [str(error.detail)]
     if isinstance(error, InvalidInput):
         sentences += [f"{name}: {sentence}" for name, found in error.fields.items() for sentence in found]

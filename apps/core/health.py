@@ -13,12 +13,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
 from django.apps import apps
 from django.conf import settings
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
 from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.utils.translation import gettext as _
 from django.views.decorators.http import require_safe
 
 from apps.core import clock
@@ -136,6 +138,25 @@ def schema() -> str | None:
     there = set(connection.introspection.table_names())
     missing = sorted(model._meta.db_table for model in apps.get_models() if model._meta.db_table not in there)
     return f"missing tables: {', '.join(missing)}" if missing else None
+
+
+def unusable() -> tuple[str, str] | None:
+    """Code and sentence where a command finds no database to work with; makes none."""
+    # SQLite makes an empty file of whatever name it is asked for.
+    if connection.vendor == "sqlite" and not Path(settings.DATABASES["default"]["NAME"]).exists():
+        return "database_missing", _("There is no database in %(home)s yet; `up` makes it.") % {
+            "home": settings.HOME
+        }
+    try:
+        database()
+        waiting = migrations()
+    except DatabaseError:
+        return "database_unreachable", _("The database cannot be reached; check DATABASE_URL.")
+    if waiting is not None:
+        return "migrations_pending", _(
+            "The database is empty or of an older version: `up` makes it ready; check QINGLONG_HOME and DATABASE_URL."
+        )
+    return None
 
 
 def scheduler() -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils.translation import gettext as _
 
-from apps.core import backup
+from apps.core import backup, health
 from apps.core.errors import DomainError
 
 
@@ -20,6 +20,11 @@ class Command(BaseCommand):
         parser.add_argument("path", type=Path)
 
     def handle(self, *args: Any, **options: Any) -> None:
+        # A copy of nothing must not be called verified.
+        if (wrong := health.unusable()) is not None:
+            raise CommandError(": ".join(wrong), returncode=1)
+        if not options["path"].absolute().parent.is_dir():
+            raise CommandError(f"folder_missing: {_('The folder of the copy does not exist.')}", returncode=1)
         try:
             entries = backup.create(options["path"])
         except DomainError as error:

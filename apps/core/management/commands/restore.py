@@ -20,6 +20,8 @@ class Command(BaseCommand):
         parser.add_argument("path", type=Path)
 
     def handle(self, *args: Any, **options: Any) -> None:
+        if not options["path"].is_file():
+            raise CommandError(f"file_missing: {_('There is no file of that name.')}", returncode=1)
         try:
             held = node.up_lock()
             try:
