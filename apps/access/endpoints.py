@@ -15,7 +15,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from apps.access.errors import LengthRequired
+from apps.access.errors import LengthRequired, ScopeMissing
 from apps.access.models import User
 from apps.access.parsers import StrictJSONParser
 from apps.access.schema import IDEMPOTENCY_KEY, IF_MATCH, PAGE_PARAMETERS, EndpointSchema, describe
@@ -131,10 +131,12 @@ class Endpoint(APIView):
             user = self.request.user
             administrator = isinstance(user, User) and user.is_superuser
             limited = self.credential.project_id is not None
-            if not administrator or limited or not self.credential.covers(INSTANCE_MANAGE):
+            if not administrator:
                 raise Forbidden
+            if limited or not self.credential.covers(INSTANCE_MANAGE):
+                raise ScopeMissing
         elif not self.credential.covers(needed):
-            raise Forbidden
+            raise ScopeMissing
 
     def authorize(self, project_id: str, permission: str, *, while_archived: bool = False) -> Grant:
         """A grant for one more permission, within the credential's scopes and project.
@@ -150,10 +152,10 @@ class Endpoint(APIView):
             )
         except ApprovalRequired:
             if not covered:
-                raise Forbidden from None
+                raise ScopeMissing from None
             raise
         if not covered:
-            raise Forbidden
+            raise ScopeMissing
         return grant
 
     def options(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Response:

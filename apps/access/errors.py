@@ -39,6 +39,12 @@ class ScopeExceeded(Forbidden):
     message = _("A token cannot make a token that may do more.")
 
 
+class ScopeMissing(Forbidden):
+    """The code of every refused permission; the sentence keeps an owner from looking at the role."""
+
+    message = _("The scopes of this token do not allow this.")
+
+
 class LengthRequired(DomainError):
     """A chunked body: Django would read it as empty, and an empty body may mean something else."""
 

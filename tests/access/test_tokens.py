@@ -120,6 +120,18 @@ def test_a_token_of_one_project_sees_no_other() -> None:
     assert len({answer.content for answer in answers}) == 1
 
 
+def test_an_owner_learns_that_the_token_not_the_role_is_too_narrow() -> None:
+    bound = Api(token(member("owner"), "run.read"))
+    for method, path in (("GET", "projects/default/audit"), ("GET", "projects/default/tasks")):
+        answer = bound(method, path).json()
+        assert (answer["code"], answer["detail"]) == (
+            "permission_denied",
+            "The scopes of this token do not allow this.",
+        )
+    reader = api(member("viewer", "vera"))("GET", "projects/default/audit").json()
+    assert (reader["code"], reader["detail"]) == ("permission_denied", "Your role does not allow this.")
+
+
 def test_tokens_of_others_do_not_exist() -> None:
     token(member("owner"))
     other = ApiToken.objects.get()
