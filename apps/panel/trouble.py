@@ -18,7 +18,7 @@ def page(request: HttpRequest, error: DomainError) -> HttpResponse:
         503: _("Busy just now"),
     }
     advice = {
-        403: _("An owner or admin of the project can give you the right."),
+        403: _("An owner or admin of the project, or an instance administrator, can give you the right."),
         404: _("It does not exist, or it is not shared with you."),
         409: _("Reload the page to see how it is now, then try again."),
         503: _("Wait a moment, then reload the page."),

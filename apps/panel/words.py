@@ -66,13 +66,13 @@ def trigger(kind: str) -> str:
 
 
 def duration(span: timedelta | None) -> str:
-    """`850 ms`, `41 s`, `1 min 10 s`, `2 h 5 min`, `3 d 4 h`; empty for none."""
+    """`850 ms`, `41 s`, `1 min 10 s`, `2 h 5 min`, `3 d 4 h`, to the nearest second; empty for none."""
     if span is None:
         return ""
     milliseconds = max(0, span // timedelta(milliseconds=1))
     if milliseconds < 1000:
         return _("%(ms)d ms") % {"ms": milliseconds}
-    seconds = milliseconds // 1000
+    seconds = (milliseconds + 500) // 1000
     if seconds < 60:
         return _("%(s)d s") % {"s": seconds}
     if seconds < 3600:
@@ -101,13 +101,14 @@ def ago(at: datetime) -> str:
 
 
 def _in(seconds: float) -> str:
+    """Rounded: what was just given 90 days ends in 90 days, not in 89."""
     if seconds < 60:
-        return _("in %(n)d s") % {"n": seconds}
+        return _("in %(n)d s") % {"n": round(seconds)}
     if seconds < 3600:
-        return _("in %(n)d min") % {"n": seconds // 60}
+        return _("in %(n)d min") % {"n": round(seconds / 60)}
     if seconds < 86_400:
-        return _("in %(n)d h") % {"n": seconds // 3600}
-    return _("in %(n)d d") % {"n": seconds // 86_400}
+        return _("in %(n)d h") % {"n": round(seconds / 3600)}
+    return _("in %(n)d d") % {"n": round(seconds / 86_400)}
 
 
 def exact(at: datetime) -> str:

@@ -150,6 +150,20 @@ def test_tokens_need_a_fresh_sign_in_and_good_input(owner: User, client: Client)
     assert not ApiToken.objects.exists()
 
 
+def test_a_sign_in_too_old_for_a_token_is_said_before_the_form_is_filled(owner: User, client: Client) -> None:
+    assert "Sign in again" not in client.get("/panel/tokens/").content.decode()
+    session = client.session
+    session["authenticated_at"] -= 16 * 60_000
+    session.save()
+    page = client.get("/panel/tokens/").content.decode()
+    assert 'formaction="/panel/logout/"' in page and "Sign in again" in page
+    left = client.post("/panel/logout/", {"next": "/panel/tokens/"})
+    assert left.headers["Location"] == "/panel/login/?next=%2Fpanel%2Ftokens%2F"
+    assert client.post("/panel/logout/", {"next": "https://elsewhere.example/"}).headers["Location"] == (
+        "/panel/login/"
+    )
+
+
 def test_nobody_revokes_the_token_of_another(owner: User, client: Client) -> None:
     client.post("/panel/tokens/", {"name": "ci", "preset": "all", "lifetime": ""})
     token = ApiToken.objects.get()

@@ -6,13 +6,17 @@ import gettext
 import re
 import shutil
 import subprocess
+from datetime import timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.utils import translation
 
 from apps.access.models import User
+from apps.core import clock
+from apps.panel import words
 from tests.panel.kit import a_run, a_task, browser
 from tests.panel.test_pages import addresses
 from tests.people import member
@@ -98,6 +102,25 @@ def test_no_text_of_the_code_is_missing_in_the_catalogue() -> None:
     for path in (ROOT / "templates").rglob("*.html"):
         for text in re.findall(r"""\{% trans (?:"([^"]+)"|'([^']+)')""", path.read_text(encoding="utf-8")):
             assert (text[0] or text[1]) in written, path.name
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"),
+    [(999, "999 ms"), (1400, "1 s"), (1998, "2 s"), (59_600, "1 min 0 s"), (7_500_000, "2 h 5 min")],
+)
+def test_a_duration_is_rounded_to_the_nearest_second(milliseconds: int, text: str) -> None:
+    with translation.override("en"):
+        assert words.duration(timedelta(milliseconds=milliseconds)) == text
+
+
+def test_what_was_just_given_its_time_has_all_of_it_left() -> None:
+    with translation.override("en"):
+        for given, text in (
+            (timedelta(days=90), "in 90 d"),
+            (timedelta(hours=2), "in 2 h"),
+            (timedelta(minutes=15), "in 15 min"),
+        ):
+            assert words.ago(clock.now() + given) == text
 
 
 class Texts(HTMLParser):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Any
+from urllib.parse import urlencode
 
 from django.conf import settings
 from django.contrib.auth.password_validation import password_validators_help_texts
@@ -70,13 +71,14 @@ class SignIn(DoorView):
 
 
 class SignOut(View):
-    """Ends the session; POST only."""
+    """Ends the session; POST only. With `next`, signing in again leads back there."""
 
     http_method_names = ["post"]
 
     def post(self, request: HttpRequest) -> HttpResponse:
         services.sign_out(request)
-        return HttpResponseRedirect(reverse("login"))
+        target = safe_next(request, "")
+        return HttpResponseRedirect(reverse("login") + (f"?{urlencode({'next': target})}" if target else ""))
 
 
 @method_decorator(sensitive_post_parameters("password"), name="dispatch")

@@ -85,7 +85,7 @@ class SetEnabled(TaskAction):
             self.say(_("Enabled: %(name)s.") % {"name": task.name})
         else:
             self.say(
-                _("Disabled: %(name)s. Its queued runs were taken out of the queue.") % {"name": task.name}
+                _("Disabled: %(name)s. None of its runs waits in the queue any more.") % {"name": task.name}
             )
         return self.after(p=p, t=t)
 

@@ -45,7 +45,7 @@ class Tokens(Page):
 
     def post(self, request: HttpRequest) -> HttpResponse:
         if not is_fresh(request):
-            return self.list_page(403, sent=request.POST, stale_session=True)
+            return self.list_page(403, sent=request.POST)
         try:
             created = create_token(
                 self.visitor.principal.subject,
@@ -83,6 +83,7 @@ class Tokens(Page):
             presets=PRESETS,
             lifetimes=LIFETIMES,
             scopes=sorted(permissions.PERMISSIONS),
+            stale_session=not is_fresh(self.request),
             **context,
         )
 
