@@ -7,7 +7,8 @@ writes in the house. Table and column names come from models, values are always 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -31,32 +32,48 @@ M = TypeVar("M", bound=Model)
 _SQLITE_ROWS = 200
 
 
+@contextmanager
+def together() -> Iterator[None]:
+    """Lets the statements of the block travel together and their answers come back together, on PostgreSQL.
+
+    For the functions of this module only: the ORM needs each answer at once. Whoever wants an answer asks the
+    `…_later` functions and calls what they return, after the last statement of a round.
+    """
+    if connection.vendor != "postgresql":
+        yield
+        return
+    connection.ensure_connection()
+    with connection.wrap_database_errors, connection.connection.pipeline():
+        yield
+
+
 def insert_rows(model: type[Model], columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Inserts all rows; `columns` are attribute names (`run_id`). Nothing happens for no rows."""
-    insert_or_update(model, columns, rows)
+    fields = _fields(model, tuple(columns))
+    for values, params in _values(fields, rows):
+        _execute(_insert_sql(model, fields, values), params)
 
 
 def insert_or_update(
-    model: type[Model], columns: Sequence[str], rows: Sequence[Sequence[Any]], conflict: str = ""
+    model: type[Model], columns: Sequence[str], rows: Sequence[Sequence[Any]], conflict: str
 ) -> set[Any]:
-    """Inserts rows with an `ON CONFLICT …` clause of the caller's own making.
+    """Inserts rows with an `ON CONFLICT …` clause of the caller's own making; the primary keys it wrote."""
+    return insert_or_update_later(model, columns, rows, conflict)()
 
-    Returns the primary keys that were written when a clause is given, else an empty set.
-    """
-    written: set[Any] = set()
+
+def insert_or_update_later(
+    model: type[Model], columns: Sequence[str], rows: Sequence[Sequence[Any]], conflict: str
+) -> Callable[[], set[Any]]:
+    """The same, with the answer when it is called for."""
     fields = _fields(model, tuple(columns))
-    names = ", ".join(f'"{field.column}"' for field in fields)
-    pk = model._meta.pk
-    for values, params in _values(fields, rows):
-        body = "VALUES " + values if connection.vendor == "sqlite" else f"SELECT * FROM {values}"
-        if conflict and connection.vendor != "sqlite":
-            body += " AS v"
-        tail = f' {conflict} RETURNING "{pk.column}"' if conflict else ""
-        with connection.cursor() as cursor:
-            cursor.execute(f'INSERT INTO "{model._meta.db_table}" ({names}) {body}{tail}', params)
-            if conflict:
-                written.update(pk.to_python(row[0]) for row in cursor.fetchall())
-    return written
+    tail = f' {conflict} RETURNING "{model._meta.pk.column}"'
+    return _keys(
+        model,
+        [
+            _execute(_insert_sql(model, fields, values) + tail, params)
+            for values, params in _values(fields, rows)
+        ],
+    )
 
 
 def update_rows(
@@ -65,42 +82,73 @@ def update_rows(
     columns: Sequence[str],
     rows: Sequence[Sequence[Any]],
     condition: str = "",
-    params: Sequence[Any] = (),
 ) -> set[Any]:
     """Updates each row whose `keys` equal the given values and returns the primary keys that were changed.
 
     A row of `rows` holds the values of `keys`, then those of `columns`. `condition` is a literal SQL condition
-    over the table (alias t), with its own `params`; literals keep partial indexes usable.
+    over the table (alias t) and the given values (v.c0 …); literals keep partial indexes usable.
     """
-    changed: set[Any] = set()
-    pk = model._meta.pk
-    key_fields = _fields(model, tuple(keys))
-    fields = key_fields + _fields(model, tuple(columns))
+    return update_rows_later(model, keys, columns, rows, condition)()
+
+
+def update_rows_later(
+    model: type[Model],
+    keys: Sequence[str],
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    condition: str = "",
+) -> Callable[[], set[Any]]:
+    """The same, with the answer when it is called for."""
+    fields = _fields(model, (*keys, *columns))
+    before, after = _update_sql(model, tuple(keys), tuple(columns), condition, connection.vendor)
+    return _keys(
+        model, [_execute(before + values + after, params) for values, params in _values(fields, rows)]
+    )
+
+
+@lru_cache(maxsize=128)
+def _update_sql(
+    model: type[Model], keys: tuple[str, ...], columns: tuple[str, ...], condition: str, vendor: str
+) -> tuple[str, str]:
+    """The statement before and after its values."""
+    table, pk = model._meta.db_table, model._meta.pk.column
+    fields = _fields(model, (*keys, *columns))
     names = [f"c{index}" for index in range(len(fields))]
-    sets = ", ".join(
-        f'"{field.column}" = v.{name}' for field, name in list(zip(fields, names, strict=True))[len(keys) :]
+    sets = ", ".join(f'"{fields[n].column}" = v.{names[n]}' for n in range(len(keys), len(fields)))
+    where = " AND ".join(f't."{fields[n].column}" = v.{names[n]}' for n in range(len(keys)))
+    if condition:
+        where += f" AND {condition}"
+    if vendor == "sqlite":
+        return (
+            f"WITH v({', '.join(names)}) AS (VALUES ",
+            f') UPDATE "{table}" AS t SET {sets} FROM v WHERE {where} RETURNING "{pk}"',
+        )
+    return (
+        f'UPDATE "{table}" AS t SET {sets} FROM ',
+        f' AS v({", ".join(names)}) WHERE {where} RETURNING t."{pk}"',
     )
-    joins = " AND ".join(
-        f't."{field.column}" = v.{name}' for field, name in zip(key_fields, names, strict=False)
-    )
-    where = f"{joins} AND {condition}" if condition else joins
-    for values, value_params in _values(fields, rows):
-        source = f"(VALUES {values})" if connection.vendor == "sqlite" else values
-        with connection.cursor() as cursor:
-            if connection.vendor == "sqlite":
-                sql = (
-                    f"WITH v({', '.join(names)}) AS {source} "
-                    f'UPDATE "{model._meta.db_table}" AS t SET {sets} FROM v WHERE {where} '
-                    f'RETURNING "{pk.column}"'
-                )
-            else:
-                sql = (
-                    f'UPDATE "{model._meta.db_table}" AS t SET {sets} FROM {source} AS v({", ".join(names)}) '
-                    f'WHERE {where} RETURNING t."{pk.column}"'
-                )
-            cursor.execute(sql, [*value_params, *params])
-            changed.update(pk.to_python(row[0]) for row in cursor.fetchall())
-    return changed
+
+
+def _insert_sql(model: type[Model], fields: Sequence[Field[Any, Any]], values: str) -> str:
+    names = ", ".join(f'"{field.column}"' for field in fields)
+    body = f"VALUES {values}" if connection.vendor == "sqlite" else f"SELECT * FROM {values} AS v"
+    return f'INSERT INTO "{model._meta.db_table}" ({names}) {body}'
+
+
+def _execute(sql: str, params: Sequence[Any]) -> Callable[[], list[Any]]:
+    """Sends a statement; what it returns gives the rows it answered, as they were at that moment."""
+    cursor = connection.cursor()
+    cursor.execute(sql, params)
+    if connection.vendor == "postgresql":
+        return lambda: list(cursor.fetchall())
+    # SQLite would read on while later statements change what is read.
+    rows = cursor.fetchall()
+    return lambda: rows
+
+
+def _keys(model: type[Model], answers: list[Callable[[], list[Any]]]) -> Callable[[], set[Any]]:
+    pk = model._meta.pk
+    return lambda: {pk.to_python(row[0]) for answer in answers for row in answer()}
 
 
 @lru_cache(maxsize=256)
@@ -152,6 +200,7 @@ def _time_text(value: datetime) -> str:
     return str(value.astimezone(UTC).replace(tzinfo=None))
 
 
+@lru_cache(maxsize=512)
 def _array_type(field: Field[Any, Any]) -> str:
     return f"{field.db_type(connection)}[]"
 
@@ -163,28 +212,42 @@ def select_rows(
 
     Spares the hot paths the ORM's compiler, which costs them more than the database does.
     """
+    return select_rows_later(model, where, params, order=order, lock=lock)()
+
+
+def select_rows_later(
+    model: type[M], where: str, params: Sequence[Any] = (), *, order: str = "", lock: bool = False
+) -> Callable[[], list[M]]:
+    """The same, with the answer when it is called for."""
     names, columns, converters = _columns(model, connection.vendor)
     sql = f'SELECT {columns} FROM "{model._meta.db_table}" WHERE {where}'
     if order:
         sql += f" ORDER BY {order}"
     if lock and connection.vendor == "postgresql":
         sql += " FOR NO KEY UPDATE"
-    with connection.cursor() as cursor:
-        cursor.execute(sql, list(params))
-        found = cursor.fetchall()
-    rows = [list(row) for row in found]
-    for index, expression, functions in converters:
-        for row in rows:
-            for function in functions:
-                row[index] = function(row[index], expression, connection)
-    return [model.from_db(connection.alias, names, row) for row in rows]
+    answer = _execute(sql, list(params))
+
+    def read() -> list[M]:
+        rows = [list(row) for row in answer()]
+        for index, expression, functions in converters:
+            for row in rows:
+                for function in functions:
+                    row[index] = function(row[index], expression, connection)
+        return [model.from_db(connection.alias, names, row) for row in rows]
+
+    return read
+
+
+def select_values_later(sql: str, params: Sequence[Any] = ()) -> Callable[[], list[Any]]:
+    """The first column of a query, when it is called for."""
+    answer = _execute(sql, list(params))
+    return lambda: [row[0] for row in answer()]
 
 
 def delete_rows(model: type[Model], column: str, values: Iterable[Any]) -> None:
     """Deletes the rows whose column holds one of `values`; only where no other table points at them."""
     where, params = among(model, column, values)
-    with connection.cursor() as cursor:
-        cursor.execute(f'DELETE FROM "{model._meta.db_table}" WHERE {where}', params)
+    _execute(f'DELETE FROM "{model._meta.db_table}" WHERE {where}', params)
 
 
 def among(model: type[Model], column: str, values: Iterable[Any]) -> tuple[str, list[Any]]:

@@ -6,6 +6,7 @@ what it takes; the paged list is the same rule without locks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -13,6 +14,7 @@ from uuid import UUID
 
 from django.db import connection
 
+from apps.core import bulk
 from apps.core.errors import InvalidInput
 from apps.runs.models import Run, RunAttempt
 
@@ -67,10 +69,14 @@ def take(now: datetime, limit: int) -> list[UUID]:
 
     The lease that follows has the last word: a lock that came too late costs a refused claim, never a second one.
     """
+    return take_later(now, limit)()
+
+
+def take_later(now: datetime, limit: int) -> Callable[[], list[UUID]]:
+    """The same, with the answer when it is called for."""
     sql = _TAKE + (" FOR NO KEY UPDATE OF r SKIP LOCKED" if connection.vendor == "postgresql" else "")
-    with connection.cursor() as cursor:
-        cursor.execute(sql, [_time(now), limit])
-        return [_uuid(row[0]) for row in cursor.fetchall()]
+    found = bulk.select_values_later(sql, [_time(now), limit])
+    return lambda: [_uuid(value) for value in found()]
 
 
 def page(

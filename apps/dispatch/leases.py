@@ -6,7 +6,7 @@ a write transaction. The fence is repeated in the WHERE of every write.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -72,60 +72,84 @@ def current(worker: Worker | None, fence: WorkerFence, now: datetime) -> bool:
     )
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What decides a claim besides its runs: the stored leases, locked, and how many the worker holds."""
+
+    stored: Callable[[], list[RunDispatchLease]]
+    held: Callable[[], list[int]]
+
+
+def look(worker_id: str, run_ids: Iterable[UUID], now: datetime) -> Seen:
+    """Reads for a claim of these runs; the literals keep the partial indexes usable."""
+    where, params = bulk.among(RunAttempt, "run_id", run_ids)
+    where = f"attempt_id IN (SELECT id FROM run_attempts WHERE {where} AND status = 'claimed')"
+    at = RunDispatchLease._meta.get_field("expires_at").get_db_prep_value(now, connection)
+    held = "SELECT COUNT(*) FROM run_dispatch_leases WHERE worker_id = %s AND status = 'leased' AND expires_at > %s"
+    return Seen(
+        bulk.select_rows_later(RunDispatchLease, where, params, lock=True),
+        bulk.select_values_later(held, [worker_id, at]),
+    )
+
+
 def claim(
     worker: Worker | None, fence: WorkerFence, wanted: Sequence[Wanted], ttl_ms: int, now: datetime
 ) -> dict[UUID, Outcome]:
-    """Takes leases, in the order of the checks of runs.md §6.2.
+    """Takes leases, in the order of the checks of runs.md §6.2; an outcome for each attempt.
 
-    Returns an outcome for each attempt. The caller stores the changes of the claimed ones in this transaction;
-    a run that somebody changed meanwhile takes its lease with it (see `forget`).
+    The caller stores the changes of the claimed ones in this transaction.
     """
+    seen = look(fence.worker_id, [want.run.pk for want in wanted], now)
+    plan = plan_claims(worker, fence, wanted, seen, ttl_ms, now)
+    taken = store_claims(plan, now)()
+    lost = {pk: Outcome("leased") for pk, outcome in plan.items() if outcome.change and pk not in taken}
+    return {**plan, **lost}
+
+
+def plan_claims(
+    worker: Worker | None,
+    fence: WorkerFence,
+    wanted: Sequence[Wanted],
+    seen: Seen,
+    ttl_ms: int,
+    now: datetime,
+) -> dict[UUID, Outcome]:
+    """What each claim would come to, before anything is written."""
     expires_at = now + duration(ttl_ms)
     if not current(worker, fence, now):
         return {want.attempt.pk: Outcome("worker_unavailable") for want in wanted}
     assert worker is not None
-    where, params = bulk.among(RunDispatchLease, "attempt_id", [want.attempt.pk for want in wanted])
-    stored = {
-        lease.attempt_id: lease for lease in bulk.select_rows(RunDispatchLease, where, params, lock=True)
-    }
-    held = _held(worker.pk, now)
+    stored = {lease.attempt_id: lease for lease in seen.stored()}
+    (held,) = seen.held()
     outcomes: dict[UUID, Outcome] = {}
-    fresh: list[tuple[Wanted, LeaseFence, RunDispatchLease | None]] = []
     for want in wanted:
         lease = stored.get(want.attempt.pk)
-        refused = _refusal(worker, fence, want, lease, held + len(fresh), now)
-        if refused is not None:
-            outcomes[want.attempt.pk] = refused
-            continue
-        generation = lease.lease_generation + 1 if lease else 1
-        version = lease.version + 1 if lease else 0
-        token = want.token or ids.token()
-        fresh.append(
-            (
-                want,
-                LeaseFence(want.attempt.pk, want.run.pk, fence, generation, version, now, expires_at, token),
-                lease,
-            )
-        )
-    taken = _store([made for _want, made, _lease in fresh], now)
-    for want, made, lease in fresh:
-        won = made.attempt_id in taken
-        outcomes[made.attempt_id] = (
-            Outcome("claimed", made, _tell(want, made, lease, now)) if won else Outcome("leased")
-        )
+        outcome = _refusal(worker, fence, want, lease, held, now)
+        if outcome is None:
+            generation = lease.lease_generation + 1 if lease else 1
+            version = lease.version + 1 if lease else 0
+            made = LeaseFence(
+                want.attempt.pk, want.run.pk, fence, generation, version, now, expires_at,
+                want.token or ids.token(),
+            )  # fmt: skip
+            outcome = Outcome("claimed", made, _tell(want, made, lease, now))
+            held += 1
+        outcomes[want.attempt.pk] = outcome
     return outcomes
 
 
-def _held(worker_id: str, now: datetime) -> int:
-    """How many live leases a worker has; the literal keeps the partial index usable."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT COUNT(*) FROM run_dispatch_leases WHERE worker_id = %s AND status = 'leased'"
-            " AND expires_at > %s",
-            [worker_id, RunDispatchLease._meta.get_field("expires_at").get_db_prep_value(now, connection)],
+def store_claims(plan: Mapping[UUID, Outcome], now: datetime) -> Callable[[], set[UUID]]:
+    """Writes the planned leases; the attempts it really took, when it is called for."""
+    rows = [
+        (
+            fence.attempt_id, fence.run_id, "leased", fence.version, fence.lease_generation,
+            fence.worker.worker_id, fence.worker.session_id, fence.worker.generation, fence.token, now, now,
+            fence.expires_at, None, None, None, now,
         )
-        count: int = cursor.fetchone()[0]
-    return count
+        for outcome in plan.values()
+        if outcome.change is not None and (fence := outcome.fence) is not None
+    ]  # fmt: skip
+    return bulk.insert_or_update_later(RunDispatchLease, ["attempt_id", *_CLAIMED], rows, _TAKE)
 
 
 def _refusal(
@@ -155,18 +179,6 @@ def _refusal(
     if held >= worker.max_concurrent_runs:
         return Outcome("capacity_exhausted")
     return None
-
-
-def _store(made: Sequence[LeaseFence], now: datetime) -> set[UUID]:
-    rows = [
-        (
-            fence.attempt_id, fence.run_id, "leased", fence.version, fence.lease_generation,
-            fence.worker.worker_id, fence.worker.session_id, fence.worker.generation, fence.token, now, now,
-            fence.expires_at, None, None, None, now,
-        )
-        for fence in made
-    ]  # fmt: skip
-    return bulk.insert_or_update(RunDispatchLease, ["attempt_id", *_CLAIMED], rows, _TAKE)
 
 
 def _tell(want: Wanted, made: LeaseFence, lease: RunDispatchLease | None, now: datetime) -> Change:
@@ -214,7 +226,12 @@ def complete(held: Sequence[LeaseFence], now: datetime) -> set[UUID]:
 
     A settle may come late: what counts is that no other session took the lease over (runs.md §6.2, D9).
     """
-    return bulk.update_rows(
+    return complete_later(held, now)()
+
+
+def complete_later(held: Sequence[LeaseFence], now: datetime) -> Callable[[], set[UUID]]:
+    """The same, with the answer when it is called for."""
+    return bulk.update_rows_later(
         RunDispatchLease,
         KEY_COLUMNS,
         ["status", "version", "completed_at", "updated_at"],
@@ -225,7 +242,12 @@ def complete(held: Sequence[LeaseFence], now: datetime) -> set[UUID]:
 
 def release(held: Sequence[LeaseFence], reason: str, now: datetime) -> set[UUID]:
     """Gives leases back; their attempts stay as they are."""
-    return bulk.update_rows(
+    return release_later(held, reason, now)()
+
+
+def release_later(held: Sequence[LeaseFence], reason: str, now: datetime) -> Callable[[], set[UUID]]:
+    """The same, with the answer when it is called for."""
+    return bulk.update_rows_later(
         RunDispatchLease,
         KEY_COLUMNS,
         ["status", "version", "released_at", "release_reason", "updated_at"],
@@ -239,14 +261,19 @@ def unreplaced(held: Sequence[LeaseFence]) -> dict[UUID, datetime]:
 
     That is enough for settling late; work needs an expiry that lies ahead.
     """
+    return unreplaced_later(held)()
+
+
+def unreplaced_later(held: Sequence[LeaseFence]) -> Callable[[], dict[UUID, datetime]]:
+    """The same, with the answer when it is called for."""
     if not held:
-        return {}
+        return dict
     known = {fence.attempt_id: fence for fence in held}
     where, params = bulk.among(RunDispatchLease, "attempt_id", known)
-    rows = bulk.select_rows(RunDispatchLease, f"{where} AND status = 'leased'", params, lock=True)
-    return {
+    found = bulk.select_rows_later(RunDispatchLease, f"{where} AND status = 'leased'", params, lock=True)
+    return lambda: {
         row.attempt_id: row.expires_at
-        for row in rows
+        for row in found()
         if fences.difference(row, known[row.attempt_id], version=None) is None
     }
 

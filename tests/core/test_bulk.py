@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from django.db import IntegrityError, connection, transaction
+from django.db import DatabaseError, IntegrityError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from apps.core import bulk, clock, ids
@@ -98,13 +98,33 @@ def test_keys_of_several_columns_and_conditions() -> None:
     update = [("a", 1, 10), ("b", 2, 20)]
     assert bulk.update_rows(ControlJob, ["name", "failures"], ["lease_generation"], update) == {"a"}
     assert bulk.update_rows(
-        ControlJob, ["name"], ["failures"], [("a", 5), ("b", 5)], "t.lease_generation = %s", [10]
+        ControlJob, ["name"], ["failures"], [("a", 5), ("b", 5)], "t.lease_generation = 10"
     ) == {"a"}
-    at = ControlJob._meta.get_field("due_at").get_db_prep_value(PART, connection)
     assert bulk.update_rows(
         ControlJob, ["name"], ["failures", "due_at"], [("a", 6, PART), ("b", 6, PART)], "t.due_at < v.c2"
     ) == {"a", "b"}
-    assert not bulk.update_rows(ControlJob, ["name"], ["failures"], [("a", 7)], "t.due_at < %s", [at])
+    assert not bulk.update_rows(ControlJob, ["name"], ["failures"], [("a", 7)], "t.failures > v.c1")
+
+
+def test_statements_that_travel_together_answer_in_any_order() -> None:
+    job("a", failures=1), job("b", failures=2)
+    with transaction.atomic(), bulk.together():
+        where, params = bulk.among(ControlJob, "name", ["a", "b"])
+        before = bulk.select_rows_later(ControlJob, where, params, order="name", lock=True)
+        changed = bulk.update_rows_later(ControlJob, ["name"], ["failures"], [("a", 7), ("c", 7)])
+        bulk.delete_rows(ControlJob, "name", ["b"])
+        left = bulk.select_values_later("SELECT name FROM core_controljob WHERE failures = %s", [7])
+        assert left() == ["a"] and changed() == {"a"}
+        assert [row.failures for row in before()] == [1, 2]
+    assert ControlJob.objects.get().failures == 7
+
+
+def test_an_error_among_statements_that_travel_together_undoes_them_all() -> None:
+    job("a", failures=1)
+    with pytest.raises(DatabaseError), transaction.atomic(), bulk.together():
+        bulk.update_rows_later(ControlJob, ["name"], ["failures"], [("a", 7)])
+        bulk.insert_rows(ControlJob, ["name", "due_at", "cursor", "failures"], [("a", PART, {}, 0)])
+    assert ControlJob.objects.get().failures == 1
 
 
 def test_a_time_is_compared_as_a_time_whatever_its_milliseconds() -> None:

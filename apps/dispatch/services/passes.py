@@ -14,7 +14,7 @@ from uuid import UUID
 
 from apps.core import bulk, clock
 from apps.core.db import write_transaction
-from apps.core.errors import DomainError
+from apps.core.errors import Busy, DomainError
 from apps.core.streams import Actor
 from apps.dispatch import candidates, leases
 from apps.dispatch.fence import LeaseFence, WorkerFence
@@ -22,9 +22,11 @@ from apps.dispatch.models import CompletionReceiptJournal
 from apps.dispatch.services import completion, receipts, workers
 from apps.dispatch.services.completion import End
 from apps.runs import payloads
+from apps.runs.errors import AttemptConflict
 from apps.runs.machine import Change
 from apps.runs.models import ENDED, Run, RunAttempt
 from apps.runs.services import places, writes
+from apps.tasks.models import Task
 
 
 @dataclass(frozen=True)
@@ -121,65 +123,71 @@ class SessionReplaced(Exception):
     """Another session is this worker now; nothing was stored."""
 
 
+class Raced(Busy):
+    """Something that was read under its lock was not as read: nothing is stored, the next pass sees it anew."""
+
+
 @write_transaction
 def store(fence: WorkerFence, news: News, ttl_ms: int) -> Stored:
-    """Stores a pass; raises SessionReplaced.
+    """Stores a pass in three rounds of statements: read, read for claims, write. Raises SessionReplaced, Raced.
 
     What another session took over meanwhile, or what a receipt cannot prove, is not written and named in the
     answer: the session lets go of the first and puts the receipt of the second aside.
     """
-    now = clock.now()
-    worker = workers.touch(fence, news.slots, now)
-    if worker is None:
-        raise SessionReplaced
-    done = Stored()
-    work = _Work(fence, now, done, news)
-    tasks = work.load()
-    for step in (work.settle, work.fail, work.begin, work.start):
-        step()
-    # Ended ones make room for their successors in the very same pass.
-    leases.complete(work.completed, now)
-    if news.room and worker.status == "online":
-        work.claim(worker, ttl_ms)
-    work.write()
-    if tasks and places.refill(tasks.values()):
-        done.more = True
-    receipts.resolve(news.consumed)
-    return done
+    work = _Work(fence, clock.now(), news)
+    with bulk.together():
+        work.read()
+        for step in (work.settle, work.fail, work.begin, work.start):
+            step()
+        work.claim(ttl_ms)
+        work.write()
+    if work.waiting and places.fill(work.tasks, work.waiting):
+        work.done.more = True
+    return work.done
 
 
 class _Work:
     """The rows of one pass, read and locked once, and the changes they are to get."""
 
-    def __init__(self, fence: WorkerFence, now: datetime, done: Stored, news: News) -> None:
+    def __init__(self, fence: WorkerFence, now: datetime, news: News) -> None:
         self.fence = fence
         self.now = now
-        self.done = done
         self.news = news
+        self.done = Stored()
+        self.tasks: list[Task] = []
+        self.waiting: list[UUID] = []
         self.changes: list[Change] = []
         self.completed: list[LeaseFence] = []
         self.journal: list[tuple[Any, ...]] = []
         self.rows: dict[UUID, tuple[Run, RunAttempt]] = {}
         self.held: set[UUID] = set()
+        self.claims: dict[UUID, leases.Outcome] = {}
 
-    def load(self) -> dict[UUID, Any]:
-        """Locks tasks of what ends, then runs, then leases; returns the tasks."""
+    def read(self) -> None:
+        """Locks the worker, the tasks of what ends, runs, leases, and candidates where there is room."""
         held = self.news.leases()
-        if not held:
-            return {}
         ending = [item.lease.run_id for item in self.news.ended]
         ending += [item.lease.run_id for item in self.news.failed]
+        worker = workers.touch_later(self.fence, self.news.slots, self.now)
         tasks = places.lock_tasks_of(ending)
         where, params = bulk.among(Run, "id", {lease.run_id for lease in held})
-        runs = {run.pk: run for run in bulk.select_rows(Run, where, params, order="id", lock=True)}
+        runs = bulk.select_rows_later(Run, where, params, order="id", lock=True)
         where, params = bulk.among(RunAttempt, "id", [lease.attempt_id for lease in held])
-        for attempt in bulk.select_rows(RunAttempt, where, params):
-            self.rows[attempt.pk] = (runs[attempt.run_id], attempt)
-        expiries = leases.unreplaced(held)
+        attempts = bulk.select_rows_later(RunAttempt, where, params)
+        unreplaced = leases.unreplaced_later(held)
+        room = min(self.news.room, candidates.MAX_PAGE)
+        taken = candidates.take_later(self.now, room) if room else list
+        found = worker()
+        if found is None:
+            raise SessionReplaced
+        self.worker = found
+        self.tasks = tasks()
+        by_id = {run.pk: run for run in runs()}
+        self.rows = {attempt.pk: (by_id[attempt.run_id], attempt) for attempt in attempts()}
         settling = {item.lease.attempt_id for item in self.news.ended}
-        self.held = {pk for pk, expires_at in expiries.items() if expires_at > self.now or pk in settling}
+        self.held = {pk for pk, expires_at in unreplaced().items() if expires_at > self.now or pk in settling}
         self.done.over.update(lease.attempt_id for lease in held if lease.attempt_id not in self.held)
-        return tasks
+        self.taken = taken() if found.status == "online" else []
 
     def settle(self) -> None:
         for item in self._mine(self.news.ended):
@@ -240,38 +248,47 @@ class _Work:
             self.changes.append(change)
             self.done.go.add(attempt.pk)
 
-    def claim(self, worker: Any, ttl_ms: int) -> None:
-        taken = candidates.take(self.now, min(self.news.room, candidates.MAX_PAGE))
-        if not taken:
+    def claim(self, ttl_ms: int) -> None:
+        """Ended ones make room for their successors in the very same pass."""
+        leases.complete_later(self.completed, self.now)
+        if not self.taken:
             return
-        where, params = bulk.among(Run, "id", taken)
-        runs = {run.pk: run for run in bulk.select_rows(Run, where, params)}
-        where, params = bulk.among(RunAttempt, "run_id", taken)
-        attempts = {
-            attempt.run_id: attempt
-            for attempt in bulk.select_rows(RunAttempt, f"{where} AND status = 'claimed'", params)
-        }
-        wanted = [leases.Wanted(runs[pk], attempts[pk]) for pk in taken if pk in runs and pk in attempts]
-        outcomes = leases.claim(worker, self.fence, wanted, ttl_ms, self.now)
+        where, params = bulk.among(Run, "id", self.taken)
+        runs = bulk.select_rows_later(Run, where, params)
+        where, params = bulk.among(RunAttempt, "run_id", self.taken)
+        attempts = bulk.select_rows_later(RunAttempt, f"{where} AND status = 'claimed'", params)
+        seen = leases.look(self.fence.worker_id, self.taken, self.now)
+        by_id = {run.pk: run for run in runs()}
+        by_run = {attempt.run_id: attempt for attempt in attempts()}
+        wanted = [leases.Wanted(by_id[pk], by_run[pk]) for pk in self.taken if pk in by_id and pk in by_run]
+        self.claims = leases.plan_claims(self.worker, self.fence, wanted, seen, ttl_ms, self.now)
         for want in wanted:
-            outcome = outcomes[want.attempt.pk]
+            outcome = self.claims[want.attempt.pk]
             if outcome.fence is not None and outcome.change is not None:
                 self.changes.append(outcome.change)
                 self.done.claimed.append(Claimed(want.run, want.attempt, outcome.fence))
         self.done.more = len(self.done.claimed) == self.news.room
 
     def write(self) -> None:
-        """Stores the changes; each run was read under its lock, so that all of them must still be as read."""
-        won = writes.write(self.changes, self.now)
-        assert len(won) == sum(1 for change in self.changes if change.events)
-        leases.release(
-            [lease for lease in self.news.returned if lease.attempt_id in self.held], "start_failed", self.now
-        )
+        """Stores everything at once; each run was read under its lock, so that all must still be as read."""
+        claimed = leases.store_claims(self.claims, self.now)
+        check = writes.write_locked(self.changes, self.now)
+        returned = [lease for lease in self.news.returned if lease.attempt_id in self.held]
+        leases.release_later(returned, "start_failed", self.now)
         bulk.insert_rows(
             CompletionReceiptJournal,
             ["attempt_id", "run_id", "node_id", "state", "registered_at", "updated_at"],
             self.journal,
         )
+        receipts.resolve(self.news.consumed)
+        waiting = places.waiting(self.tasks)
+        try:
+            check()
+        except AttemptConflict as error:
+            raise Raced from error
+        if len(claimed()) != len(self.done.claimed):
+            raise Raced
+        self.waiting = waiting()
 
     def _keep_output(self, run: Run, output: Any) -> None:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -93,17 +93,8 @@ def touch(fence: WorkerFence, available: int, now: datetime, *, alive: bool = Fa
     What is stored of the slots is as old as the last heartbeat: it tells people and placement how busy a worker
     is, while the session itself goes by its leases.
     """
-    found = bulk.select_rows(
-        Worker,
-        "id = %s AND session_id = %s AND generation = %s",
-        [fence.worker_id, fence.session_id, fence.generation],
-        lock=True,
-    )
-    row = found[0] if found else None
-    if row is None or row.status == "offline" or (not alive and row.lease_expires_at <= now):
-        return None
-    row.available_slots = available
-    if alive:
+    row = touch_later(fence, available, now, alive=alive)()
+    if row is not None and alive:
         Worker.objects.filter(pk=row.pk).update(
             available_slots=available,
             last_heartbeat_at=now,
@@ -112,6 +103,28 @@ def touch(fence: WorkerFence, available: int, now: datetime, *, alive: bool = Fa
             updated_at=now,
         )
     return row
+
+
+def touch_later(
+    fence: WorkerFence, available: int, now: datetime, *, alive: bool = False
+) -> Callable[[], Worker | None]:
+    """The row without a write, when it is called for."""
+    found = bulk.select_rows_later(
+        Worker,
+        "id = %s AND session_id = %s AND generation = %s",
+        [fence.worker_id, fence.session_id, fence.generation],
+        lock=True,
+    )
+
+    def read() -> Worker | None:
+        rows = found()
+        row = rows[0] if rows else None
+        if row is None or row.status == "offline" or (not alive and row.lease_expires_at <= now):
+            return None
+        row.available_slots = available
+        return row
+
+    return read
 
 
 @write_transaction

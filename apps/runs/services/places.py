@@ -5,11 +5,8 @@ A run that has a place is a candidate for dispatch and keeps the place until it 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
 from uuid import UUID
-
-from django.db import connection
 
 from apps.core import bulk
 from apps.runs.models import Run
@@ -21,20 +18,18 @@ def lock_tasks(task_ids: Iterable[UUID]) -> dict[UUID, Task]:
     wanted = set(task_ids)
     if not wanted:
         return {}
-    return _locked(*bulk.among(Task, "id", wanted))
+    where, params = bulk.among(Task, "id", wanted)
+    return {task.pk: task for task in bulk.select_rows(Task, where, params, order="id", lock=True)}
 
 
-def lock_tasks_of(run_ids: Iterable[UUID]) -> dict[UUID, Task]:
-    """The tasks of the runs, locked likewise."""
+def lock_tasks_of(run_ids: Iterable[UUID]) -> Callable[[], list[Task]]:
+    """The tasks of the runs, locked likewise; the answer when it is called for."""
     wanted = set(run_ids)
     if not wanted:
-        return {}
+        return list
     where, params = bulk.among(Run, "id", wanted)
-    return _locked(f"id IN (SELECT task_id FROM runs WHERE {where})", params)
-
-
-def _locked(where: str, params: list[Any]) -> dict[UUID, Task]:
-    return {task.pk: task for task in bulk.select_rows(Task, where, params, order="id", lock=True)}
+    where = f"id IN (SELECT task_id FROM runs WHERE {where})"
+    return bulk.select_rows_later(Task, where, params, order="id", lock=True)
 
 
 def capacity(task: Task) -> int:
@@ -49,11 +44,15 @@ def holders(task_id: UUID) -> list[Run]:
 
 def refill(tasks: Iterable[Task]) -> int:
     """Gives freed places to the runs that wait longest, by priority; returns how many. The tasks must be locked."""
+    known = list(tasks)
+    return fill(known, waiting(known)())
+
+
+def fill(tasks: Iterable[Task], waiting_ids: Iterable[UUID]) -> int:
+    """The same, for those of the tasks of which it is known that a run waits."""
     known = {task.pk: task for task in tasks}
-    if not known:
-        return 0
     given = 0
-    for task_id in _waiting(list(known)):
+    for task_id in waiting_ids:
         task = known[task_id]
         free = capacity(task) - Run.objects.filter(task_id=task_id, holds_place=True).count()
         if free <= 0:
@@ -67,12 +66,16 @@ def refill(tasks: Iterable[Task]) -> int:
     return given
 
 
-def _waiting(task_ids: list[UUID]) -> list[UUID]:
-    """Those of the tasks that have a waiting run; literal conditions keep the partial index usable."""
+def waiting(tasks: Iterable[Task]) -> Callable[[], list[UUID]]:
+    """Those of the tasks that have a waiting run, when it is called for.
+
+    Literal conditions keep the partial index usable.
+    """
+    task_ids = [task.pk for task in tasks]
+    if not task_ids:
+        return list
     where, params = bulk.among(Run, "task_id", task_ids)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"SELECT DISTINCT task_id FROM runs WHERE {where} AND status = 'queued' AND NOT holds_place",
-            params,
-        )
-        return [Run._meta.pk.to_python(row[0]) for row in cursor.fetchall()]
+    found = bulk.select_values_later(
+        f"SELECT DISTINCT task_id FROM runs WHERE {where} AND status = 'queued' AND NOT holds_place", params
+    )
+    return lambda: [Run._meta.pk.to_python(value) for value in found()]

@@ -6,7 +6,7 @@ whole pass at once, every other service a batch of one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -43,17 +43,31 @@ def write(changes: Sequence[Change], now: datetime) -> set[UUID]:
     where the transaction must be rolled back. Called inside a write transaction.
     """
     changes = [change for change in changes if change.events]
-    won = bulk.update_rows(
-        Run,
-        ["id", "version"],
-        _RUN,
-        [(c.run.pk, c.version, *(getattr(c.run, name) for name in _RUN)) for c in changes],
-    )
+    won = _update_runs(changes)()
     kept = [change for change in changes if change.run.pk in won]
-    _write_attempts(kept)
-    RunEvents.insert([(c.run.pk, c.version, c.events) for c in kept], now)
-    _note(kept)
+    moved = _update_attempts(kept)
+    if not moved():
+        raise AttemptConflict
+    _tell(kept, now)
     return won
+
+
+def write_locked(changes: Sequence[Change], now: datetime) -> Callable[[], None]:
+    """Stores the changes of runs that were read under their lock, in statements that may travel together.
+
+    What it returns is called at the end and raises AttemptConflict where a row was not as read after all; the
+    transaction must then be rolled back.
+    """
+    changes = [change for change in changes if change.events]
+    won = _update_runs(changes)
+    moved = _update_attempts(changes)
+    _tell(changes, now)
+
+    def check() -> None:
+        if len(won()) != len(changes) or not moved():
+            raise AttemptConflict
+
+    return check
 
 
 def write_one(change: Change, now: datetime) -> None:
@@ -63,17 +77,25 @@ def write_one(change: Change, now: datetime) -> None:
         raise VersionConflict(actual, expected_version=change.version)
 
 
-def _write_attempts(changes: Sequence[Change]) -> None:
-    moved = [
+def _update_runs(changes: Sequence[Change]) -> Callable[[], set[UUID]]:
+    rows = [(c.run.pk, c.version, *(getattr(c.run, name) for name in _RUN)) for c in changes]
+    return bulk.update_rows_later(Run, ["id", "version"], _RUN, rows)
+
+
+def _update_attempts(changes: Sequence[Change]) -> Callable[[], bool]:
+    """Whether all attempts were as read; the columns repeat the keys, which are compared with what was read."""
+    rows = [
         (c.attempt.pk, c.attempt_status, c.attempt_sequence, *(getattr(c.attempt, name) for name in _ATTEMPT))
         for c in changes
         if c.attempt is not None and c.attempt.status != c.attempt_status
     ]
-    # The columns repeat the keys, which are compared with what was read before.
-    if len(bulk.update_rows(RunAttempt, ["id", "status", "callback_sequence"], _ATTEMPT, moved)) != len(
-        moved
-    ):
-        raise AttemptConflict
+    moved = bulk.update_rows_later(RunAttempt, ["id", "status", "callback_sequence"], _ATTEMPT, rows)
+    return lambda: len(moved()) == len(rows)
+
+
+def _tell(changes: Sequence[Change], now: datetime) -> None:
+    RunEvents.insert([(c.run.pk, c.version, c.events) for c in changes], now)
+    _note(changes)
 
 
 def _note(changes: Sequence[Change]) -> None:
