@@ -121,15 +121,24 @@ def kill_sessions(node: Node, pids: list[int] | None = None) -> int:
 
 
 def account(node: Node, runs: list[str], seconds: float = 60) -> None:
-    """Every run ended well, once, with a whole history, and nothing of it is left on the node."""
+    """Every run ended well, once, with a whole history, and nothing of it is left on the node.
+
+    One gap is allowed: a session killed after `starting` was on record and before it said `go`. That script never
+    began; its run is lost with a reason, and nothing tries it again by itself.
+    """
     api = node.house.api
+    never: set[str] = set()
     for run_id in runs:
         run = api.until(run_id, seconds=seconds)
         events = api.events(run_id)
         types = [event["type"] for event in events]
-        assert run["status"] == "succeeded", (run, types)
         assert [event["sequence"] for event in events] == list(range(1, run["version"] + 1)), (run, types)
-        assert run["attempt_count"] == 1 and run["exit_code"] == 0
+        assert run["attempt_count"] == 1
+        if run["status"] == "lost" and run["error_code"] == "RECOVERY_ATTEMPT_INCOMPLETE":
+            never.add(run_id)
+            assert "attempt.running" not in types and types.count("run.lost") == 1, types
+            continue
+        assert (run["status"], run["exit_code"]) == ("succeeded", 0), (run, types)
         for once in (
             "attempt.starting",
             "attempt.running",
@@ -141,7 +150,9 @@ def account(node: Node, runs: list[str], seconds: float = 60) -> None:
         assert len(api.ok("GET", f"/runs/{run_id}/attempts")["items"]) == 1
         assert api.log(run_id) == b"said\n"
     counted = Counter(node.ran.read_text().split())
-    assert {run_id: counted[run_id] for run_id in runs} == dict.fromkeys(runs, 1)
+    assert {run_id: counted[run_id] for run_id in runs} == {
+        run_id: int(run_id not in never) for run_id in runs
+    }
 
     def clean() -> bool:
         return not node.folders() and not node.ended() and not node.claimed()
