@@ -35,17 +35,23 @@ for (const part of document.querySelectorAll("[data-live]")) {
       try {
         const answer = await fetch(location.href, { headers: { "X-Part": "1", ...(tag && { "If-None-Match": tag }) }, credentials: "same-origin" });
         if (answer.status === 401) location.reload();
+        away(answer.status >= 500);
         if (answer.status === 200) {
           tag = answer.headers.get("ETag") ?? "";
           replace(part, await answer.text());
         }
       } catch {
-        // The next tick asks again.
+        away(true); // The next tick asks again.
       }
     }
     setTimeout(tick, wait * 1000);
   };
   setTimeout(tick, Number(part.dataset.live) * 1000);
+}
+
+// A page that cannot ask must not go on looking as if it knew.
+function away(gone) {
+  document.getElementById("away").hidden = !gone;
 }
 
 function replace(part, html) {
