@@ -137,13 +137,33 @@ def test_bad_specification_is_told(kit: Kit) -> None:
     kit.launcher.connect()
     memory = os.memfd_create("x")
     os.write(memory, b"{}")
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    kit.launcher._request(memory, theirs.fileno())
-    theirs.close()
+    for first, file, code in (
+        (b"{}", None, "invalid_spec"),
+        (b"", memory, "invalid_spec"),
+        (b"", None, "io_error"),
+    ):
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if first:
+            ours.send(first)
+        kit.launcher._request(theirs.fileno(), file)
+        theirs.close()
+        shim = client.Shim(ours)
+        message = until(shim.receive)[0]
+        assert (message.state, message.code) == ("failed", code)
+        shim.close()
     os.close(memory)
-    shim = client.Shim(ours)
-    message = until(shim.receive)[0]
-    assert (message.state, message.code) == ("failed", "invalid_spec")
+
+
+@pytest.mark.parametrize("size", [60_000, 70_000])
+def test_both_ways_of_a_specification(kit: Kit, size: int) -> None:
+    """Short ones come over the control socket, long ones in a memory file."""
+    live = kit.run(f"exit 3 # {'x' * size}")
+    assert live.receipt().exit_code == 3
+
+
+def test_a_machine_with_small_socket_buffers(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_send_spec", lambda *_: False)
+    assert kit.run("exit 3").receipt().exit_code == 3
 
 
 def test_sixteen_at_once(kit: Kit) -> None:

@@ -338,8 +338,11 @@ def test_specification_is_strict(kit: Kit) -> None:
     for value in bad:
         with pytest.raises(SpecError):
             parse(json.dumps(value).encode())
-    with pytest.raises(SpecError, match="NUL"):
-        kit.launch("true", env={"A": "a\0b"})
+    told = kit.launch("true", env={"A": "a\0b"}).wait("failed")
+    assert told.code == "invalid_spec"
+    assert "NUL" in told.detail
+    with pytest.raises(SpecError, match="12 MiB"):
+        kit.launch("#" * (12 << 20))
 
 
 def test_secrets_stay_out_of_repr(kit: Kit) -> None:

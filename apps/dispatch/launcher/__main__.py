@@ -90,7 +90,7 @@ class Launcher:
         except OSError:
             message, received = b"", []
         try:
-            good = message == b"fork" and len(received) == _DESCRIPTORS and self._fork(*received)
+            good = message == b"fork" and 1 <= len(received) <= _DESCRIPTORS and self._fork(*received)
         finally:
             for passed in received:
                 os.close(passed)
@@ -100,7 +100,7 @@ class Launcher:
             del self._clients[descriptor]
             client.close()
 
-    def _fork(self, spec_descriptor: int, control: int) -> bool:
+    def _fork(self, control: int, memory: int | None = None) -> bool:
         try:
             # A signal between fork and the shim's own handlers would meet ours: it waits instead.
             set_mask(signal.SIG_BLOCK, _HANDLED)
@@ -109,7 +109,7 @@ class Launcher:
             set_mask(signal.SIG_UNBLOCK, _HANDLED)
             return False
         if pid == 0:
-            _become_shim(spec_descriptor, control, self._boot, self._empty_input)
+            _become_shim(control, memory, self._boot, self._empty_input)
         set_mask(signal.SIG_UNBLOCK, _HANDLED)
         return True
 
@@ -117,19 +117,20 @@ class Launcher:
 _HANDLED = (signal.SIGTERM, signal.SIGINT)
 
 
-def _become_shim(spec_descriptor: int, control: int, boot: str, empty_input: str) -> None:
+def _become_shim(control: int, memory: int | None, boot: str, empty_input: str) -> None:
     """Never returns: whatever happens, the child does not fall back into the launcher's loop."""
     try:
-        low, high = sorted((spec_descriptor, control))
-        os.closerange(3, low)
-        os.closerange(low + 1, high)
-        os.closerange(high + 1, _DESCRIPTORS_MAX)
+        first = 3
+        for kept in (control,) if memory is None else sorted((control, memory)):
+            os.closerange(first, kept)
+            first = kept + 1
+        os.closerange(first, _DESCRIPTORS_MAX)
         os.setsid()
         channel = Channel(control)
         loop = Loop(channel)
         set_mask(signal.SIG_SETMASK, ())
         tree.become_subreaper()
-        shim.serve(channel, loop, spec_descriptor, boot, empty_input)
+        shim.serve(channel, loop, memory, boot, empty_input)
     except BaseException:
         os._exit(1)
     os._exit(0)

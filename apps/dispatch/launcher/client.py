@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from apps.dispatch.launcher.control import receive_all
+from apps.dispatch.launcher.control import SPEC_BYTES_MAX, receive_all
 from apps.dispatch.launcher.spec import LaunchSpec
 from apps.dispatch.launcher.tree import boot_id, read_stat
 
@@ -166,28 +166,25 @@ class Launcher:
     def launch(self, spec: LaunchSpec) -> Shim:
         """Ask for a shim and return at once; its first message is `ready` or `failed`.
 
-        SpecError for a specification that no shim would take; LauncherUnavailable when a second, fresh
-        launcher could not be reached either. Nothing has been started in either case.
+        SpecError for a specification that is too large; all else in it is for the shim to judge.
+        LauncherUnavailable when a second, fresh launcher could not be reached either. Nothing has been
+        started in either case.
         """
         data = spec.encode()
-        memory = os.memfd_create("launch", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        memory = None
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            written = 0
-            while written < len(data):
-                written += os.write(memory, data[written:])
-            seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK
-            fcntl.fcntl(memory, fcntl.F_ADD_SEALS, seals)
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            try:
-                self._request(memory, theirs.fileno())
-            except BaseException:
-                ours.close()
-                raise
-            finally:
-                theirs.close()
-            return Shim(ours)
+            if not _send_spec(ours, data):
+                memory = _seal(data)
+            self._request(theirs.fileno(), memory)
+        except BaseException:
+            ours.close()
+            raise
         finally:
-            os.close(memory)
+            theirs.close()
+            if memory is not None:
+                os.close(memory)
+        return Shim(ours)
 
     def close(self) -> None:
         """Let go of the connection; launcher and shims carry on."""
@@ -195,12 +192,13 @@ class Launcher:
             self._connection.close()
             self._connection = None
 
-    def _request(self, memory: int, control: int) -> None:
+    def _request(self, control: int, memory: int | None = None) -> None:
+        descriptors = [control] if memory is None else [control, memory]
         for last in (False, True):
             self.connect()
             assert self._connection is not None
             try:
-                socket.send_fds(self._connection, [b"fork"], [memory, control], socket.MSG_NOSIGNAL)
+                socket.send_fds(self._connection, [b"fork"], descriptors, socket.MSG_NOSIGNAL)
                 return
             except OSError as error:
                 self.close()
@@ -258,6 +256,31 @@ class Launcher:
         if ended.returncode in (0, _ANOTHER_RUNS):
             return ""
         return ended.stderr.decode("utf-8", "replace").strip()[-300:] or f"exit code {ended.returncode}"
+
+
+def _send_spec(control: socket.socket, data: bytes) -> bool:
+    """False when it is too long for a datagram, here or by the machine's settings."""
+    if len(data) > SPEC_BYTES_MAX:
+        return False
+    try:
+        return control.send(data, socket.MSG_DONTWAIT) == len(data)
+    except OSError:
+        return False
+
+
+def _seal(data: bytes) -> int:
+    """A memory file with this content that nobody can change any more, to be closed by the caller."""
+    memory = os.memfd_create("launch", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        written = 0
+        while written < len(data):
+            written += os.write(memory, data[written:])
+        seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK
+        fcntl.fcntl(memory, fcntl.F_ADD_SEALS, seals)
+    except BaseException:
+        os.close(memory)
+        raise
+    return memory
 
 
 def inspect(handle: Handle) -> str:

@@ -1,5 +1,6 @@
 """The control socket between a session and a shim: small datagrams, nobody ever waits for the other.
 
+The first one to the shim is its specification, up to SPEC_BYTES_MAX; a longer one comes in a memory file.
 To the shim: `go`, `stop`, `stop:deadline`. From it, words with a space between, the last one to the end:
 `ready <pid> <start ticks> <boot id>`, `failed <code> <detail>`, `started <pid> <epoch ms>`, `ended`.
 """
@@ -10,6 +11,7 @@ import os
 from contextlib import suppress
 
 MESSAGE_BYTES_MAX = 4096
+SPEC_BYTES_MAX = 65_536
 
 
 def receive_all(control: int) -> tuple[list[bytes], bool]:
@@ -49,6 +51,10 @@ class Channel:
         if self.open:
             with suppress(OSError):  # SIGPIPE is ignored, as always under Python
                 os.write(self.descriptor, " ".join(map(str, words)).encode())
+
+    def take_spec(self) -> bytes:
+        """The first datagram, sent before the shim was asked for. OSError when there is none."""
+        return os.read(self.descriptor, SPEC_BYTES_MAX)
 
     def receive(self) -> list[bytes]:
         """Messages that wait. Closes itself at the end of file and at any lasting error."""

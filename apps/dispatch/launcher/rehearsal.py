@@ -45,13 +45,12 @@ def rehearse(node: str) -> None:
 
 def _once(folder: str, number: int) -> None:
     spec = _spec(folder, f"00000000-0000-7000-8000-{number:012x}", f"local-{number:030x}")
-    memory = os.memfd_create("rehearsal", os.MFD_CLOEXEC)
-    os.write(memory, spec.encode())
     session, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with session:
+        session.send(spec.encode())
         session.send(b"go")
         channel = Channel(control.detach())
-        shim.serve(channel, Loop(channel), memory, "rehearsal", os.devnull, receipt_tries=0)
+        shim.serve(channel, Loop(channel), None, "rehearsal", os.devnull, receipt_tries=0)
         channel.close()
 
 

@@ -53,19 +53,20 @@ BROKEN = 255
 def serve(
     channel: Channel,
     loop: Loop,
-    spec_descriptor: int,
+    memory: int | None,
     boot: str,
     empty_input: str,
     receipt_tries: int = RECEIPT_TRIES,
 ) -> None:
     """The whole life of a shim, from what a session sent. Returns when it is over.
 
-    `empty_input` is the path of a file that holds `{}`, for scripts that are given nothing.
+    `memory` is a file with the specification when that was too long for the control socket. `empty_input` is
+    the path of a file that holds `{}`, for scripts that are given nothing.
     """
     undo: list[Callable[[], None]] = []
     failure: tuple[str, str] | None = None
     try:
-        spec = _read_spec(spec_descriptor)
+        spec = parse(channel.take_spec() if memory is None else _read_whole(memory))
         folder = AttemptFolder(spec)
         undo.append(folder.remove)
         folder.prepare(spec)
@@ -103,10 +104,10 @@ def serve(
     run.carry_out(receipt_tries)
 
 
-def _read_spec(descriptor: int) -> LaunchSpec:
+def _read_whole(descriptor: int) -> bytes:
     try:
         size = min(os.lseek(descriptor, 0, os.SEEK_END), SPEC_BYTES_MAX + 1)
-        return parse(os.pread(descriptor, size, 0))
+        return os.pread(descriptor, size, 0)
     finally:
         os.close(descriptor)
 

@@ -1,7 +1,7 @@
 """What a session hands to a shim: the launch specification and its strict reading.
 
-It travels as JSON in a sealed memory file of at most 12 MiB and never touches a disk. Unknown and missing
-keys are refused, and so is NUL in any text: the process API would cut the value there (lessons D15).
+It travels as JSON of at most 12 MiB and never touches a disk; only the shim reads it, once. Unknown and
+missing keys are refused, and so is NUL in any text: the process API would cut the value there (lessons D15).
 Values that may be secret stay out of repr.
 """
 
@@ -22,7 +22,9 @@ HOOK_BYTES_MAX = 100 * 1024
 DURATION_MS_MAX = 366 * 86_400_000
 RESERVED_NAMES = frozenset({"input.json", "output.json", "stop.json", "log.json", "body.sh"})
 
+_ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 _DECODE = json.JSONDecoder().decode
+_TOO_LARGE = "specification is larger than 12 MiB"
 _FILENAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -92,9 +94,10 @@ class LaunchSpec:
     mask: tuple[str, ...] = field(default=(), repr=False)
 
     def encode(self) -> bytes:
-        """Bytes for the shim, checked by the same reader. SpecError names what is wrong."""
-        data = json.dumps(_to_json(self), separators=(",", ":")).encode()
-        parse(data)
+        """Bytes for the shim, whose `parse` says what is wrong in them. SpecError when they are too many."""
+        data = _ENCODE(_to_json(self)).encode()
+        if len(data) > SPEC_BYTES_MAX:
+            raise SpecError(_TOO_LARGE)
         return data
 
 
@@ -121,7 +124,7 @@ def _to_json(spec: LaunchSpec) -> dict[str, object]:
 def parse(data: bytes) -> LaunchSpec:
     """Read a specification. SpecError for anything that is not exactly one."""
     if len(data) > SPEC_BYTES_MAX:
-        raise SpecError("specification is larger than 12 MiB")
+        raise SpecError(_TOO_LARGE)
     try:
         value = _DECODE(data.decode("utf-8"))
     except (ValueError, RecursionError):
@@ -189,10 +192,11 @@ def _text(where: str, value: object) -> str:
         raise SpecError(f"{where} is not text")
     if "\0" in value:
         raise SpecError(f"{where} contains a NUL character")
-    try:
-        to_bytes(value)
-    except UnicodeEncodeError:
-        raise SpecError(f"{where} is not valid Unicode") from None
+    if not value.isascii():
+        try:
+            to_bytes(value)
+        except UnicodeEncodeError:
+            raise SpecError(f"{where} is not valid Unicode") from None
     return value
 
 
