@@ -26,6 +26,10 @@ def boot_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+def _wake(*_: object) -> None:
+    """That there is a handler is enough: the number arrives in the wake-up pipe."""
+
+
 class Loop:
     """Waits for whatever comes next and keeps what it learned."""
 
@@ -37,8 +41,8 @@ class Loop:
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         set_wakeup(self._wake_write, warn_on_full_buffer=False)
         set_handler(signal.SIGINT, IGNORE)
-        set_handler(signal.SIGCHLD, lambda *_: None)
-        set_handler(signal.SIGTERM, lambda *_: self._stop("stop"))
+        set_handler(signal.SIGCHLD, _wake)
+        set_handler(signal.SIGTERM, self._terminated)
         self._poll.register(self._wake_read, select.POLLIN)
         self._poll.register(channel.descriptor, select.POLLIN)
         self.stop_cause: str | None = None
@@ -92,6 +96,9 @@ class Loop:
                 self._stop("deadline" if message == b"stop:deadline" else "stop")
         if not self._channel.open:
             self._poll.unregister(descriptor)
+
+    def _terminated(self, *_: object) -> None:
+        self._stop("stop")
 
     def _stop(self, cause: str) -> None:
         if self.stop_cause is None:

@@ -111,11 +111,12 @@ class Pump:
         self._sink = sink
         self.read_end, self.write_end = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.read_end, False)
-        with suppress(OSError):  # the user's share of pipe memory may be used up; the default size works too
-            fcntl.fcntl(self.write_end, fcntl.F_SETPIPE_SZ, READ_BYTES)
-        self._capacity = fcntl.fcntl(self.write_end, fcntl.F_GETPIPE_SZ)
+        try:
+            self._capacity = fcntl.fcntl(self.write_end, fcntl.F_SETPIPE_SZ, READ_BYTES)
+        except OSError:  # the user's share of pipe memory may be used up; the default size works too
+            self._capacity = fcntl.fcntl(self.write_end, fcntl.F_GETPIPE_SZ)
         # Anonymous pages: a script that prints little never makes them real memory.
-        self._buffer = memoryview(mmap.mmap(-1, READ_BYTES))
+        self._buffer = memoryview(mmap.mmap(-1, READ_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
     def copy(self, limit: int = READ_BYTES * READS_PER_TURN) -> None:
         """Copy what is there now, at most about `limit` bytes."""

@@ -28,6 +28,8 @@ IGNORED = (
     signal.SIGPIPE,
     signal.SIGXFSZ,
 )
+# Reset in a script: all of them, for the C library asks the kernel about each one that is not named.
+_RESET = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
 
 class CannotStart(Exception):
@@ -43,11 +45,11 @@ def find(program: bytes, env: Environment) -> bytes:
     """The path to start, looked up on the environment's own PATH. CannotStart with 126 or 127."""
     shown = os.fsdecode(program)
     if b"/" in program:
+        if _executable(program):
+            return program
         if not os.path.exists(program):
             raise CannotStart(f"{shown}: no such file", NOT_FOUND)
-        if not _executable(program):
-            raise CannotStart(f"{shown}: not executable", NOT_EXECUTABLE)
-        return program
+        raise CannotStart(f"{shown}: not executable", NOT_EXECUTABLE)
     present = False
     for folder in env.get(b"PATH", DEFAULT_PATH).split(b":"):
         path = os.path.join(folder or b".", program)
@@ -101,7 +103,7 @@ def start(
                 file_actions=actions,
                 setpgroup=0,
                 setsigmask=(),
-                setsigdef=IGNORED,
+                setsigdef=_RESET,
             )
         except OSError as error:
             # Text without a `#!` line is given to the shell, as every shell does it.

@@ -23,7 +23,8 @@ DURATION_MS_MAX = 366 * 86_400_000
 RESERVED_NAMES = frozenset({"input.json", "output.json", "stop.json", "log.json", "body.sh"})
 
 _ENCODE = json.JSONEncoder(separators=(",", ":")).encode
-_DECODE = json.JSONDecoder().decode
+# Without the search for white space around it that `decode` does with regular expressions.
+_READ = json.JSONDecoder().raw_decode
 _TOO_LARGE = "specification is larger than 12 MiB"
 _FILENAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -126,7 +127,10 @@ def parse(data: bytes) -> LaunchSpec:
     if len(data) > SPEC_BYTES_MAX:
         raise SpecError(_TOO_LARGE)
     try:
-        value = _DECODE(data.decode("utf-8"))
+        text = data.decode("utf-8")
+        value, end = _READ(text)
+        if end != len(text):
+            raise ValueError("more than one value")
     except (ValueError, RecursionError):
         raise SpecError("specification is not JSON") from None
     top = _fields("specification", value, _TOP)
