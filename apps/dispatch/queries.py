@@ -30,15 +30,21 @@ class Recoverable:
 
 
 def waiting_for(runs: Sequence[Run]) -> dict[UUID, str]:
-    """Why each queued run waits: `place`, `worker` or `priority`; one query, none where nothing is queued."""
+    """Why each queued run waits; one query, none where nothing is queued.
+
+    `place`: its task has none free. `worker`: nobody takes runs. `priority`: all slots are taken, and others may
+    come first. A run that is about to be taken is not in the answer.
+    """
     queued = [run for run in runs if run.status == "queued"]
     if not queued:
         return {}
-    free = any(
-        worker.available_slots > 0
+    slots = [
+        worker.available_slots
         for worker in Worker.objects.filter(status="online", lease_expires_at__gt=clock.now())
-    )
-    return {run.pk: "place" if not run.holds_place else "priority" if free else "worker" for run in queued}
+    ]
+    reason = None if any(slots) else "priority" if slots else "worker"
+    reasons = {run.pk: "place" if not run.holds_place else reason for run in queued}
+    return {pk: why for pk, why in reasons.items() if why is not None}
 
 
 def page_workers(*, limit: int = pages.DEFAULT_LIMIT, cursor: str | None = None) -> Page[Worker]:
