@@ -117,9 +117,12 @@ class AttemptFolder:
 
     def sync_output(self) -> None:
         """fsync what the script left as its output, when that is a regular file."""
+        path = f"{self.path}/{OUTPUT}"
+        if not os.access(path, os.F_OK, follow_symlinks=False):
+            return  # as most scripts leave it, and cheaper than an exception
         with suppress(OSError):
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            descriptor = os.open(f"{self.path}/{OUTPUT}", flags)
+            descriptor = os.open(path, flags)
             try:
                 if stat.S_ISREG(os.fstat(descriptor).st_mode):
                     os.fsync(descriptor)
