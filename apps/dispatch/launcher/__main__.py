@@ -11,7 +11,6 @@ command returns 0 as soon as the launcher listens. Exit codes: 2 usage, 3 anothe
 
 from __future__ import annotations
 
-import array
 import fcntl
 import gc
 import os
@@ -33,7 +32,7 @@ records.install()  # before anything below loads the real `dataclasses`
 from apps.dispatch.launcher import files, programs, rehearsal, shim, tree
 from apps.dispatch.launcher.control import Channel
 from apps.dispatch.launcher.loop import Loop
-from apps.dispatch.launcher.signals import set_mask
+from apps.dispatch.launcher.signals import BLOCK, SET, SIGINT, SIGTERM, UNBLOCK, set_mask
 
 SOCKET_NAME = "launcher.sock"
 LOCK_NAME = "launcher.lock"
@@ -43,6 +42,10 @@ UNUSABLE = 4
 BACKLOG = 64
 _MESSAGE_MAX = 64
 _DESCRIPTORS = 2
+_ANCILLARY_MAX = socket.CMSG_SPACE(_DESCRIPTORS * 4)
+# Plain numbers: what an enumeration does for an `|` would be done after every fork anew.
+_CLOSED_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
+_CUT = int(socket.MSG_CTRUNC | socket.MSG_TRUNC)
 _DESCRIPTORS_MAX = 1_048_576
 
 
@@ -103,18 +106,18 @@ class Launcher:
     def _fork(self, control: int, memory: int | None = None) -> bool:
         try:
             # A signal between fork and the shim's own handlers would meet ours: it waits instead.
-            set_mask(signal.SIG_BLOCK, _HANDLED)
+            set_mask(BLOCK, _HANDLED)
             pid = os.fork()
         except OSError:
-            set_mask(signal.SIG_UNBLOCK, _HANDLED)
+            set_mask(UNBLOCK, _HANDLED)
             return False
         if pid == 0:
             _become_shim(control, memory, self._boot, self._empty_input)
-        set_mask(signal.SIG_UNBLOCK, _HANDLED)
+        set_mask(UNBLOCK, _HANDLED)
         return True
 
 
-_HANDLED = (signal.SIGTERM, signal.SIGINT)
+_HANDLED = (SIGTERM, SIGINT)
 
 
 def _become_shim(control: int, memory: int | None, boot: str, empty_input: str) -> None:
@@ -128,7 +131,7 @@ def _become_shim(control: int, memory: int | None, boot: str, empty_input: str) 
         os.setsid()
         channel = Channel(control)
         loop = Loop(channel)
-        set_mask(signal.SIG_SETMASK, ())
+        set_mask(SET, ())
         tree.become_subreaper()
         shim.serve(channel, loop, memory, boot, empty_input)
     except BaseException:
@@ -138,15 +141,14 @@ def _become_shim(control: int, memory: int | None, boot: str, empty_input: str) 
 
 def _receive(client: socket.socket) -> tuple[bytes, list[int]]:
     """One message and the descriptors that came with it, closed on exec."""
-    room = socket.CMSG_SPACE(_DESCRIPTORS * array.array("i").itemsize)
-    message, ancillary, flags, _ = client.recvmsg(_MESSAGE_MAX, room, socket.MSG_CMSG_CLOEXEC)
-    received = array.array("i")
+    message, ancillary, flags, _ = client.recvmsg(_MESSAGE_MAX, _ANCILLARY_MAX, _CLOSED_ON_EXEC)
+    received: list[int] = []
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            received.frombytes(data[: len(data) - len(data) % received.itemsize])
-    if flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
+            received += memoryview(data[: len(data) // 4 * 4]).cast("i").tolist()
+    if flags & _CUT:
         message = b""
-    return message, list(received)
+    return message, received
 
 
 def _listen(node: str) -> socket.socket:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import time
 from contextlib import suppress
 
 from apps.dispatch.launcher.control import Channel
 from apps.dispatch.launcher.output import Pump
-from apps.dispatch.launcher.signals import IGNORE, set_handler, set_wakeup
+from apps.dispatch.launcher.signals import IGNORE, SIGCHLD, SIGINT, SIGTERM, set_handler, set_wakeup
 
 # A machine that sleeps stops the poll's own clock: look at the real one at least this often.
 _POLL_MS_MAX = 60_000
@@ -40,9 +39,9 @@ class Loop:
         self._poll = select.poll()
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         set_wakeup(self._wake_write, warn_on_full_buffer=False)
-        set_handler(signal.SIGINT, IGNORE)
-        set_handler(signal.SIGCHLD, _wake)
-        set_handler(signal.SIGTERM, self._terminated)
+        set_handler(SIGINT, IGNORE)
+        set_handler(SIGCHLD, _wake)
+        set_handler(SIGTERM, self._terminated)
         self._poll.register(self._wake_read, select.POLLIN)
         self._poll.register(channel.descriptor, select.POLLIN)
         self.stop_cause: str | None = None
