@@ -123,14 +123,12 @@ class Up:
         return found
 
     def launcher(self) -> int | None:
-        """The pid of this home's launcher, if one lives."""
-        wanted = str(self.home / "node").encode()
-        for folder in Path("/proc").iterdir():
-            if folder.name.isdigit():
-                with contextlib.suppress(OSError):
-                    command = (folder / "cmdline").read_bytes().split(b"\0")
-                    if wanted in command and b"--node-dir" in command:
-                        return int(folder.name)
+        """The pid of this home's launcher, if one lives; its shims look like it in every other way."""
+        with contextlib.suppress(OSError, ValueError):
+            pid = int((self.home / "node" / "launcher.lock").read_text())
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if str(self.home / "node").encode() in command:
+                return pid
         return None
 
     def terminate(self, seconds: float = 20) -> int:
