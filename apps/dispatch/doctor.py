@@ -153,7 +153,7 @@ def _interpreters() -> Iterator[Finding]:
             continue
         # Shell is what `before`, `after` and shell tasks need: without it nothing works.
         level = Level.FAILURE if language == "shell" else Level.WARNING
-        names = ", ".join(command[0] for command in known)
+        names = ", ".join(interpreters.wanted(language, command[0]) for command in known)
         yield Finding(
             level,
             f"{language}_missing",

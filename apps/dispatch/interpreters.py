@@ -25,6 +25,12 @@ _STRIPS_TYPES = (22, 6)
 _VERSION_S = 5
 
 
+def wanted(language: str, program: str) -> str:
+    """A program as somebody has to install it: TypeScript needs a newer Node.js than JavaScript."""
+    newest = language == "typescript" and program == "node"
+    return "node >= " + ".".join(map(str, _STRIPS_TYPES)) if newest else program
+
+
 def candidates(language: str, path: str) -> Candidates:
     """What to try on `path`. An old Node.js is left out of TypeScript's: its complaint would name no way out."""
     known = INTERPRETERS[language]

@@ -99,3 +99,9 @@ def test_a_keyring_that_cannot_be_used(tmp_path: Path, settings) -> None:
 def test_a_user_to_run_as_that_does_not_exist(settings) -> None:
     settings.RUN_AS = "nobody-of-that-name"
     assert of(doctor._node())["run_as_unknown"] is Level.FAILURE
+
+
+def test_what_typescript_needs_is_named_with_its_version(tmp_path: Path, settings) -> None:
+    settings.SCRIPT_PATH = str(tmp_path)
+    missing = next(item for item in doctor._interpreters() if item.code == "typescript_missing")
+    assert "node >= 22.6" in str(missing.sentence)
