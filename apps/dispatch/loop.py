@@ -33,7 +33,6 @@ LINGER_S = 0.006
 QUIET_S = 0.002
 MAX_AGE_S = 600.0
 IDLE_S = 30.0
-_REGISTER = Callable[[int], Callable[[], None]]
 
 
 class Source(Protocol):
@@ -81,7 +80,6 @@ class Loop:
         self.selector = selectors.DefaultSelector()
         self.draining = False
         self.fence: WorkerFence
-        self._closed = False
         self._began = time.monotonic()
         self._busy_at = self._began
         self._renew_at = self._began + RENEW_S

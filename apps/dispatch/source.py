@@ -37,7 +37,6 @@ STOP_CHECK_S = 0.5
 STOP_PAUSE_S = 0.05
 RECONCILE_S = 60.0
 LAUNCHER_PAUSE_S = 5.0
-LAUNCHER_PATIENCE_S = 30.0
 UNOBSERVED = "RECOVERY_PROCESS_EXITED_UNOBSERVED"
 INCOMPLETE = "RECOVERY_ATTEMPT_INCOMPLETE"
 BROKEN = "DISPATCH_BROKEN"
@@ -219,9 +218,7 @@ class RunSource:
             item.plan = self._planner.plan(run, attempt, project, task)
             item.artifact_id = item.plan.spec.log.artifact_id
             item.shim = self._launcher.launch(item.plan.spec)
-        except LaunchRefused as error:
-            item.failure = error.code
-        except SpecError as error:
+        except (LaunchRefused, SpecError) as error:
             item.failure = error.code
         except LauncherUnavailable:
             logger.error("no launcher answers; runs go back to the queue")

@@ -100,17 +100,11 @@ def _unstarted(task_ids: Iterable[UUID]) -> QuerySet[RunAttempt, UUID]:
 
 
 def cancel_locked(runs: Sequence[Run], reason: str, now: datetime, actor: Actor, *, note: str = "") -> None:
-    """Requests the end of runs whose tasks are locked; those that never started end at once."""
+    """Requests the end of runs that are locked, as their tasks are; those that never started end at once."""
     open_runs = [run for run in runs if not run.ended and run.cancel_requested_at is None]
     latest = queries.latest_attempts([run.pk for run in open_runs])
     changes = [_cancel(run, latest[run.pk], reason, now, actor, note) for run in open_runs]
-    if len(writes.write(changes, now)) != len(changes):
-        # The worker moved one of them between our read and our write: read again.
-        fresh = list(Run.objects.filter(pk__in=[c.run.pk for c in changes]))
-        again = [run for run in fresh if not run.ended and run.cancel_requested_at is None]
-        latest = queries.latest_attempts([run.pk for run in again])
-        for run in again:
-            writes.write_one(_cancel(run, latest[run.pk], reason, now, actor, note), now)
+    writes.write_locked(changes, now)()
 
 
 def _cancel(run: Run, attempt: RunAttempt, reason: str, now: datetime, actor: Actor, note: str) -> Change:
