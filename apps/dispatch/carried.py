@@ -37,6 +37,7 @@ class Carried:
     lost: bool = False
     returned: bool = False
     told_running: bool = False
+    warm: bool = False
     stop_sent: bool = False
 
     def close(self) -> None:

@@ -72,6 +72,7 @@ class RunSource:
 
     def renewed(self, kept: dict[Any, LeaseFence]) -> None:
         self._look_at_neighbours = True
+        self._launcher.trim()
         for attempt_id, item in list(self._carried.items()):
             if attempt_id in kept:
                 item.lease = kept[attempt_id]
@@ -217,17 +218,28 @@ class RunSource:
         try:
             item.plan = self._planner.plan(run, attempt, project, task)
             item.artifact_id = item.plan.spec.log.artifact_id
+        except LaunchRefused as error:
+            item.failure = error.code
+        except _ALL_ALIKE:
+            raise
+        except Exception as error:
+            logger.error("run %s cannot be prepared: %s", run.pk, type(error).__name__)
+            item.failure = BROKEN
+        else:
+            self._start(item)
+
+    def _start(self, item: Carried) -> None:
+        assert item.plan is not None
+        try:
             item.shim = self._launcher.launch(item.plan.spec)
-        except (LaunchRefused, SpecError) as error:
+        except SpecError as error:
             item.failure = error.code
         except LauncherUnavailable:
             logger.error("no launcher answers; runs go back to the queue")
             self._paused_until = time.monotonic() + LAUNCHER_PAUSE_S
             item.returned = True
-        except _ALL_ALIKE:
-            raise
         except Exception as error:
-            logger.error("run %s cannot be prepared: %s", run.pk, type(error).__name__)
+            logger.error("run %s cannot be started: %s", item.lease.run_id, type(error).__name__)
             item.failure = BROKEN
         else:
             self._watch(item, item.shim)
@@ -248,10 +260,12 @@ class RunSource:
                 item.started_at = clock.from_ms(message.started_at_ms)
                 item.phase = "running"
             elif message.state == "ended":
-                item.phase = "ended"
+                item.phase, item.warm = "ended", message.warm
         if shim.closed:
             self._unwatch(item)
-            if item.phase in ("launching", "ready") and item.failure is None:
+            if item.phase == "launching" and item.failure is None and shim.used:
+                self._start(item)  # it died while it was kept; nothing was started
+            elif item.phase in ("launching", "ready") and item.failure is None:
                 item.failure = "launcher_failed"
             elif item.phase in ("going", "running"):
                 item.phase = "ended"
@@ -325,7 +339,14 @@ class RunSource:
         self._unwatch(item)
 
     def _consume(self, item: Carried) -> None:
-        """Receipt and folder go once the end is on record; then, with the next pass, the journal's row."""
+        """Receipt and folder go once the end is on record; then, with the next pass, the journal's row.
+
+        Only now may its shim carry another run: until here its handle stood for this one.
+        """
+        if item.warm and item.shim is not None and not item.shim.closed:
+            self._loop.unwatch(item.shim.socket)
+            self._launcher.keep(item.shim)
+            item.shim = None
         self._cleaner.add(item.lease.attempt_id, item.folder)
 
     def _quarantine(self, attempt_id: UUID) -> None:

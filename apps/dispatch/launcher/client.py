@@ -87,6 +87,7 @@ class Message:
     started_at_ms: int = 0
     code: str = ""
     detail: str = ""
+    warm: bool = False
 
     @classmethod
     def decode(cls, data: bytes) -> Message:
@@ -100,9 +101,9 @@ class Message:
             return cls(state, int(pid), started_at_ms=int(at_ms))
         if state == "failed":
             return cls(state, code=values[0], detail=" ".join(values[1:]))
-        if data != b"ended":
+        if data not in (b"ended", b"ended warm"):
             raise ValueError("not a message of a shim")
-        return cls(state)
+        return cls(state, warm=bool(values))
 
     @property
     def handle(self) -> Handle:
@@ -117,6 +118,7 @@ class Shim:
         control.setblocking(False)
         self.socket = control
         self.closed = False
+        self.used = False
 
     def fileno(self) -> int:
         return self.socket.fileno()
@@ -136,6 +138,11 @@ class Shim:
     def stop(self, cause: str = "") -> bool:
         """Ask for a stop of the whole tree; `cause` "deadline" is noted as such. False: the shim is gone."""
         return self._send(f"stop:{cause}".encode() if cause else b"stop")
+
+    def again(self, data: bytes) -> bool:
+        """Hand a warm shim another specification. False: it is gone, or the specification is too long."""
+        self.used = True
+        return _send_spec(self.socket, data)
 
     def close(self) -> None:
         """Let go of it. Before `go` the shim takes everything back, after it the shim carries on."""
@@ -157,6 +164,8 @@ class Launcher:
         self._node = Path(node_dir).absolute()
         self._python = python or sys.executable
         self._connection: socket.socket | None = None
+        self._warm: list[Shim] = []
+        self._unused = 0
 
     def connect(self) -> None:
         """Make sure a launcher answers, starting one if need be. LauncherUnavailable after about 5 s."""
@@ -166,11 +175,18 @@ class Launcher:
     def launch(self, spec: LaunchSpec) -> Shim:
         """Ask for a shim and return at once; its first message is `ready` or `failed`.
 
-        SpecError for a specification that is too large; all else in it is for the shim to judge.
+        A warm one is taken where one is kept; should it have died since, its socket ends before `ready` and
+        `used` tells that a fresh one may be asked for. SpecError for a specification that is too large; all else in it is for the shim to judge.
         LauncherUnavailable when a second, fresh launcher could not be reached either. Nothing has been
         started in either case.
         """
         data = spec.encode()
+        while self._warm:
+            shim = self._warm.pop()
+            self._unused = min(self._unused, len(self._warm))
+            if shim.again(data):
+                return shim
+            shim.close()
         memory = None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -186,8 +202,22 @@ class Launcher:
                 os.close(memory)
         return Shim(ours)
 
+    def keep(self, shim: Shim) -> None:
+        """Take a shim whose last message was `ended warm`, once nothing needs its run's handle any more."""
+        self._warm.append(shim)
+
+    def trim(self) -> None:
+        """Let those end that were not needed since the last call."""
+        for shim in self._warm[: self._unused]:
+            shim.close()
+        del self._warm[: self._unused]
+        self._unused = len(self._warm)
+
     def close(self) -> None:
-        """Let go of the connection; launcher and shims carry on."""
+        """Let go of the connection and of warm shims; launcher and running shims carry on."""
+        for shim in self._warm:
+            shim.close()
+        self._warm.clear()
         if self._connection is not None:
             self._connection.close()
             self._connection = None

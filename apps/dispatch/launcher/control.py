@@ -2,7 +2,8 @@
 
 The first one to the shim is its specification, up to SPEC_BYTES_MAX; a longer one comes in a memory file.
 To the shim: `go`, `stop`, `stop:deadline`. From it, words with a space between, the last one to the end:
-`ready <pid> <start ticks> <boot id>`, `failed <code> <detail>`, `started <pid> <epoch ms>`, `ended`.
+`ready <pid> <start ticks> <boot id>`, `failed <code> <detail>`, `started <pid> <epoch ms>`, `ended`, or
+`ended warm` from a shim that waits for another specification (shim.py).
 """
 
 from __future__ import annotations
@@ -55,6 +56,19 @@ class Channel:
     def take_spec(self) -> bytes:
         """The first datagram, sent before the shim was asked for. OSError when there is none."""
         return os.read(self.descriptor, SPEC_BYTES_MAX)
+
+    def take_next_spec(self) -> bytes | None:
+        """Another specification, where one waits. Closes itself when the session is gone."""
+        try:
+            data = os.read(self.descriptor, SPEC_BYTES_MAX)
+        except BlockingIOError:
+            return None
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+        # A stop may come late, for the run that has just ended: it is nobody's.
+        return data if data.startswith(b"{") else None
 
     def receive(self) -> list[bytes]:
         """Messages that wait. Closes itself at the end of file and at any lasting error."""

@@ -100,6 +100,10 @@ class AttemptFolder:
             os.rmdir(self.path)
         self._release()
 
+    def close(self) -> None:
+        """Let go of the folder and its lock, once the end is published."""
+        self._release()
+
     def write_fact(self, name: str, value: dict[str, object]) -> None:
         """Write a small JSON file atomically and synced, replacing an older one. OSError from the system."""
         temporary = f"{self.path}/.{name}.tmp"

@@ -54,6 +54,23 @@ class Loop:
         self._pump = pump
         self._poll.register(pump.read_end, select.POLLIN)
 
+    def unwatch(self, pump: Pump) -> None:
+        """Before the pump is closed."""
+        self._pump = None
+        self._poll.unregister(pump.read_end)
+
+    def next_spec(self) -> bytes | None:
+        """Forget the last run and wait for another one's specification; None when this shim's life is over."""
+        self.go = False
+        self.statuses.clear()
+        while self._channel.open and self.stop_cause is None:
+            for descriptor, _ in self._poll.poll():
+                if descriptor == self._wake_read:
+                    os.read(self._wake_read, 65_536)
+                elif (spec := self._channel.take_next_spec()) is not None:
+                    return spec
+        return None
+
     def expect(self, pid: int) -> int:
         """Note a child that was started; its wait status will be in `statuses`."""
         self.childless = False

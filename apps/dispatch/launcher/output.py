@@ -130,6 +130,11 @@ class Pump:
             self._sink.feed(self._buffer[:count])
             limit -= count
 
+    def close(self) -> None:
+        """Both ends: whatever still holds one must not write into a later run's log."""
+        os.close(self.read_end)
+        os.close(self.write_end)
+
     def drain(self) -> None:
         """Copy what a process that has just ended can have left: never more than the pipe holds."""
         self.copy(self._capacity)

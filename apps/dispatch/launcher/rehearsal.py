@@ -49,6 +49,7 @@ def _once(folder: str, number: int) -> None:
     with session:
         session.send(spec.encode())
         session.send(b"go")
+        session.shutdown(socket.SHUT_WR)  # one run each: nobody is there to hand over another
         channel = Channel(control.detach())
         shim.serve(channel, Loop(channel), None, "rehearsal", os.devnull, receipt_tries=0)
         channel.close()

@@ -2,6 +2,10 @@
 
 It outlives the session, the launcher and the panel. Whatever goes wrong with them or with the disk, an end
 of the started script becomes known through its receipt (spec/runs.md §8).
+
+After a short, quiet run that left no process behind it stays, warm, as long as its session keeps the socket open:
+the session hands it another run once the first is settled, so that at any time a shim is one unsettled run's. One
+that is stopped, adopted or alone ends with its run.
 """
 
 from __future__ import annotations
@@ -48,6 +52,10 @@ RECEIPT_PAUSE_S = 1.0
 STOPPED_BEFORE_BODY = 128 + 15
 NEVER_REAPED = 128 + 9
 BROKEN = 255
+# Only what cost little stays warm: a shim that has seen much has grown, and a long run gains nothing.
+WARM_RUN_S = 10.0
+WARM_BYTES = 65_536
+WARM_RUNS = 256
 
 
 def serve(
@@ -63,10 +71,25 @@ def serve(
     `memory` is a file with the specification when that was too long for the control socket. `empty_input` is
     the path of a file that holds `{}`, for scripts that are given nothing.
     """
+    take: Callable[[], bytes | None] = channel.take_spec if memory is None else lambda: _read_whole(memory)
+    for left in range(WARM_RUNS, 0, -1):
+        run = _prepare(take, channel, loop, boot, empty_input)
+        if run is None or not run.carry_out(receipt_tries, stays=left > 1):
+            return
+        take = loop.next_spec
+
+
+def _prepare(
+    take: Callable[[], bytes | None], channel: Channel, loop: Loop, boot: str, empty_input: str
+) -> Run | None:
+    """Everything up to `go`; None where that did not come, and nothing is left then."""
     undo: list[Callable[[], None]] = []
     failure: tuple[str, str] | None = None
     try:
-        spec = parse(channel.take_spec() if memory is None else _read_whole(memory))
+        data = take()
+        if data is None:
+            return None
+        spec = parse(data)
         folder = AttemptFolder(spec)
         undo.append(folder.remove)
         folder.prepare(spec)
@@ -98,10 +121,9 @@ def serve(
     if failure is not None:
         channel.send("failed", *failure)
     if failure is not None or not loop.go:
-        return
+        return None
     given = empty_input if spec.input is None else f"{spec.attempt_dir}/{INPUT}"
-    run = Run(spec, given, channel=channel, loop=loop, folder=folder, sink=sink, reservation=reservation)
-    run.carry_out(receipt_tries)
+    return Run(spec, given, channel=channel, loop=loop, folder=folder, sink=sink, reservation=reservation)
 
 
 def _read_whole(descriptor: int) -> bytes:
@@ -142,8 +164,11 @@ class Run:
         self._deadline_s = self._deadline()
         loop.watch(self._pump)
 
-    def carry_out(self, receipt_tries: int) -> None:
-        """Run to the end and publish. Errors of our own end the run with 255, never without a receipt."""
+    def carry_out(self, receipt_tries: int, *, stays: bool) -> bool:
+        """Run to the end and publish. Errors of our own end the run with 255, never without a receipt.
+
+        True where the shim stays for another run, which it does only if it may (`stays`).
+        """
         try:
             code = self._phases()
         except Exception as error:
@@ -152,7 +177,27 @@ class Run:
         stop_fact = None
         with suppress(Exception):
             stop_fact = self._end_tree()
-        self._publish(code if code is not None else self._interrupted_code(), stop_fact, receipt_tries)
+        done = self._publish(code if code is not None else self._interrupted_code(), stop_fact, receipt_tries)
+        warm = stays and done and code != BROKEN and self._light()
+        self._let_go()
+        self._channel.send("ended", *(("warm",) if warm else ()))
+        return warm
+
+    def _light(self) -> bool:
+        return (
+            self._cause is None
+            and self._loop.stop_cause is None
+            and self._loop.childless
+            and self._channel.open
+            and self._sink.bytes_seen <= WARM_BYTES
+            and wall_ms() - self._started_at_ms <= WARM_RUN_S * 1000
+        )
+
+    def _let_go(self) -> None:
+        self._loop.unwatch(self._pump)
+        self._pump.close()
+        self._folder.close()
+        os.chdir("/")
 
     def _deadline(self) -> float | None:
         now = boot_s()
@@ -325,8 +370,11 @@ class Run:
         status = self._loop.statuses.get(self._body_pid)
         return NEVER_REAPED if status is None else programs.exit_code(status)
 
-    def _publish(self, code: int, stop_fact: dict[str, object] | None, receipt_tries: int) -> None:
-        """Facts first, the receipt last: whoever sees the receipt finds everything else in place."""
+    def _publish(self, code: int, stop_fact: dict[str, object] | None, receipt_tries: int) -> bool:
+        """Facts first, the receipt last: whoever sees the receipt finds everything else in place.
+
+        False where something was in the way of the receipt.
+        """
         spec, sink, folder = self._spec, self._sink, self._folder
         folder.sync_output()
         sink.close()
@@ -364,18 +412,17 @@ class Run:
             finished_at_ms=finished_at_ms,
             exit_code=code,
         )
-        self._publish_receipt(receipt, receipt_tries)
-        self._channel.send("ended")
-
-    def _publish_receipt(self, receipt: Receipt, tries: int) -> None:
-        """The reserved way, and when that is broken the plain one, again and again for a while."""
         try:
             self._reservation.publish(receipt)
-            return
+            return True
         except ReceiptExists:
-            return
+            return False
         except OSError:
-            pass  # the folder was removed, say: as long as we live the run counts as running, so try on
+            self._publish_late(receipt, receipt_tries)
+            return False
+
+    def _publish_late(self, receipt: Receipt, tries: int) -> None:
+        """The folder was removed, say: as long as we live the run counts as running, so try on for a while."""
         store = ReceiptStore(self._spec.receipts_root)
         for _ in range(tries):
             time.sleep(RECEIPT_PAUSE_S)
