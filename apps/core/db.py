@@ -64,6 +64,7 @@ def _once(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         with transaction.atomic():
             result = function(*args, **kwargs)
             participants.settle()
+            _state.open = False  # what runs after the commit opens transactions of its own
         return result
     finally:
         _state.open = False

@@ -29,6 +29,7 @@ from apps.dispatch.services.completion import End
 from apps.dispatch.services.passes import Begun, Claimed, Ended, Failed, News, Ready, Stored
 from apps.runs import queries as run_queries
 from apps.runs.models import Run
+from apps.runs.services import places
 
 logger = logging.getLogger("qinglong.dispatch")
 
@@ -117,6 +118,9 @@ class RunSource:
             return True
         del self._consumed[: len(news.consumed)]
         self._act(news, stored)
+        if stored.left and places.hand_on(stored.left):
+            self._loop.look_again()
+            return True
         if stored.more and news.room:
             self._loop.look_again()
             return True
@@ -143,6 +147,7 @@ class RunSource:
                     item.failure, item.lost = BROKEN, item.phase not in ("launching", "ready")
             else:
                 self._act(part, stored)
+                places.hand_on(stored.left)
 
     def _news(self, look: bool) -> News:
         """What is to be stored now, read from the state of everything carried."""

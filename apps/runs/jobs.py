@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from apps.core import control
 from apps.runs import services
+from apps.runs.services import places
 
 _ROUNDS = 10
 
@@ -16,6 +17,13 @@ def fold_totals(_cursor: control.Cursor) -> control.Cursor | None:
     return None
 
 
+def sweep_places(_cursor: control.Cursor) -> control.Cursor | None:
+    """Gives places to runs that wait although one is free: their last holder's process died in between."""
+    places.sweep()
+    return None
+
+
 def register() -> None:
     """Makes the jobs known."""
+    control.register("runs.sweep_places", sweep_places, every_ms=15_000)
     control.register("runs.fold_totals", fold_totals, every_ms=15_000)

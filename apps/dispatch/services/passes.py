@@ -25,8 +25,7 @@ from apps.runs import payloads
 from apps.runs.errors import AttemptConflict
 from apps.runs.machine import Change
 from apps.runs.models import ENDED, Run, RunAttempt
-from apps.runs.services import places, writes
-from apps.tasks.models import Task
+from apps.runs.services import writes
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,10 @@ class Claimed:
 
 @dataclass
 class Stored:
-    """What the pass came to, by attempt id: everything in `over` is no longer the session's."""
+    """What the pass came to, by attempt id: everything in `over` is no longer the session's.
+
+    `left`: the tasks with places that the session has to hand on.
+    """
 
     go: set[UUID] = field(default_factory=set)
     running: set[UUID] = field(default_factory=set)
@@ -116,6 +118,7 @@ class Stored:
     settled: set[UUID] = field(default_factory=set)
     refused: dict[UUID, DomainError] = field(default_factory=dict)
     claimed: list[Claimed] = field(default_factory=list)
+    left: set[UUID] = field(default_factory=set)
     more: bool = False
 
 
@@ -141,8 +144,6 @@ def store(fence: WorkerFence, news: News, ttl_ms: int) -> Stored:
             step()
         work.claim(ttl_ms)
         work.write()
-    if work.waiting and places.fill(work.tasks, work.waiting):
-        work.done.more = True
     return work.done
 
 
@@ -154,8 +155,6 @@ class _Work:
         self.now = now
         self.news = news
         self.done = Stored()
-        self.tasks: list[Task] = []
-        self.waiting: list[UUID] = []
         self.changes: list[Change] = []
         self.completed: list[LeaseFence] = []
         self.journal: list[tuple[Any, ...]] = []
@@ -164,12 +163,9 @@ class _Work:
         self.claims: dict[UUID, leases.Outcome] = {}
 
     def read(self) -> None:
-        """Locks the worker, the tasks of what ends, runs, leases, and candidates where there is room."""
+        """Locks the worker, runs, leases, and candidates where there is room."""
         held = self.news.leases()
-        ending = [item.lease.run_id for item in self.news.ended]
-        ending += [item.lease.run_id for item in self.news.failed]
         worker = workers.touch_later(self.fence, self.news.slots, self.now)
-        tasks = places.lock_tasks_of(ending)
         where, params = bulk.among(Run, "id", {lease.run_id for lease in held})
         runs = bulk.select_rows_later(Run, where, params, order="id", lock=True)
         where, params = bulk.among(RunAttempt, "id", [lease.attempt_id for lease in held])
@@ -181,7 +177,6 @@ class _Work:
         if found is None:
             raise SessionReplaced
         self.worker = found
-        self.tasks = tasks()
         by_id = {run.pk: run for run in runs()}
         self.rows = {attempt.pk: (by_id[attempt.run_id], attempt) for attempt in attempts()}
         settling = {item.lease.attempt_id for item in self.news.ended}
@@ -234,7 +229,7 @@ class _Work:
             at = self._at(run, attempt)
             actor = Actor("worker", self.fence.worker_id)
             if run.cancel_requested_at is not None:
-                # It gets no `go`; the next pass ends it, under its task's lock.
+                # It gets no `go`; the next pass ends it.
                 self.done.stopped.add(attempt.pk)
                 continue
             deadline = at + timedelta(milliseconds=item.timeout_ms) if item.timeout_ms else None
@@ -281,14 +276,12 @@ class _Work:
             self.journal,
         )
         receipts.resolve(self.news.consumed)
-        waiting = places.waiting(self.tasks)
         try:
             check()
         except AttemptConflict as error:
             raise Raced from error
         if len(claimed()) != len(self.done.claimed):
             raise Raced
-        self.waiting = waiting()
 
     def _keep_output(self, run: Run, output: Any) -> None:
         try:
@@ -300,6 +293,7 @@ class _Work:
     def _finish(self, lease: LeaseFence, change: Change | None) -> None:
         if change is not None:
             self.changes.append(change)
+            self.done.left.add(change.run.task_id)
         self.completed.append(lease)
         self.done.over.add(lease.attempt_id)
 

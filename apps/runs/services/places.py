@@ -1,16 +1,23 @@
 """Who may run beside whom: places of a task, decided from rows under the task's lock (architecture.md §9, api.md).
 
 A run that has a place is a candidate for dispatch and keeps the place until it ends; the others wait, visibly.
+Places are given under the task's lock only. They are left without it, so that the ends of one task's runs never
+wait for each other; whoever left some hands them on after its commit, as does whoever came to wait: one of the two
+sees the other. `sweep` finds what a process left that died in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from uuid import UUID
 
-from apps.core import bulk
+from apps.core import bulk, wakeups
+from apps.core.db import write_transaction
 from apps.runs.models import Run
 from apps.tasks.models import Task
+
+CLUSTER = "runs"
+SWEPT = 100
 
 
 def lock_tasks(task_ids: Iterable[UUID]) -> dict[UUID, Task]:
@@ -20,16 +27,6 @@ def lock_tasks(task_ids: Iterable[UUID]) -> dict[UUID, Task]:
         return {}
     where, params = bulk.among(Task, "id", wanted)
     return {task.pk: task for task in bulk.select_rows(Task, where, params, order="id", lock=True)}
-
-
-def lock_tasks_of(run_ids: Iterable[UUID]) -> Callable[[], list[Task]]:
-    """The tasks of the runs, locked likewise; the answer when it is called for."""
-    wanted = set(run_ids)
-    if not wanted:
-        return list
-    where, params = bulk.among(Run, "id", wanted)
-    where = f"id IN (SELECT task_id FROM runs WHERE {where})"
-    return bulk.select_rows_later(Task, where, params, order="id", lock=True)
 
 
 def capacity(task: Task) -> int:
@@ -44,15 +41,9 @@ def holders(task_id: UUID) -> list[Run]:
 
 def refill(tasks: Iterable[Task]) -> int:
     """Gives freed places to the runs that wait longest, by priority; returns how many. The tasks must be locked."""
-    known = list(tasks)
-    return fill(known, waiting(known)())
-
-
-def fill(tasks: Iterable[Task], waiting_ids: Iterable[UUID]) -> int:
-    """The same, for those of the tasks of which it is known that a run waits."""
     known = {task.pk: task for task in tasks}
     given = 0
-    for task_id in waiting_ids:
+    for task_id in _waiting(known):
         task = known[task_id]
         free = capacity(task) - Run.objects.filter(task_id=task_id, holds_place=True).count()
         if free <= 0:
@@ -66,16 +57,36 @@ def fill(tasks: Iterable[Task], waiting_ids: Iterable[UUID]) -> int:
     return given
 
 
-def waiting(tasks: Iterable[Task]) -> Callable[[], list[UUID]]:
-    """Those of the tasks that have a waiting run, when it is called for.
+def hand_on(task_ids: Iterable[UUID]) -> bool:
+    """Gives places that ended runs have left to those that wait; called outside any transaction.
 
-    Literal conditions keep the partial index usable.
+    One read where nobody waits. Tells whether a run got a place.
     """
-    task_ids = [task.pk for task in tasks]
-    if not task_ids:
-        return list
-    where, params = bulk.among(Run, "task_id", task_ids)
+    waiting = _waiting(task_ids)
+    return bool(waiting) and _give(waiting) > 0
+
+
+def sweep() -> int:
+    """Hands on what a process that died left free; at most 100 tasks at once. Returns how many runs it concerned."""
+    waiting = Run.objects.filter(status="queued", holds_place=False).order_by("task_id")
+    return _give(waiting.values_list("task_id", flat=True).distinct()[:SWEPT])
+
+
+@write_transaction
+def _give(task_ids: Iterable[UUID]) -> int:
+    given = refill(lock_tasks(task_ids).values())
+    if given:
+        wakeups.ring(CLUSTER)
+    return given
+
+
+def _waiting(task_ids: Iterable[UUID]) -> list[UUID]:
+    """Those of the tasks that have a waiting run. Literal conditions keep the partial index usable."""
+    wanted = list(task_ids)
+    if not wanted:
+        return []
+    where, params = bulk.among(Run, "task_id", wanted)
     found = bulk.select_values_later(
         f"SELECT DISTINCT task_id FROM runs WHERE {where} AND status = 'queued' AND NOT holds_place", params
     )
-    return lambda: [Run._meta.pk.to_python(value) for value in found()]
+    return [Run._meta.pk.to_python(value) for value in found()]

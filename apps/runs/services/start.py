@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db import IntegrityError
+from django.db import IntegrityError, transaction
 
 from apps.audit import services as audit
 from apps.core import canonical, clock, db, ids, wakeups
@@ -143,6 +143,9 @@ def _start(wish: _Wish, task_id: UUID) -> Started | Skipped:
     _record(wish, run)
     if run.holds_place or task.concurrency == Task.Concurrency.REPLACE:
         wakeups.ring(CLUSTER)
+    if not run.holds_place:
+        # The last place may have become free while we looked.
+        transaction.on_commit(lambda: places.hand_on([task.pk]), robust=True)
     return Started(run)
 
 
