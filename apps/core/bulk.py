@@ -238,6 +238,11 @@ def select_rows_later(
     return read
 
 
+def select_later(sql: str, params: Sequence[Any] = ()) -> Callable[[], list[Any]]:
+    """The rows of a query as the driver gives them, when it is called for."""
+    return _execute(sql, list(params))
+
+
 def select_values_later(sql: str, params: Sequence[Any] = ()) -> Callable[[], list[Any]]:
     """The first column of a query, when it is called for."""
     answer = _execute(sql, list(params))

@@ -55,6 +55,10 @@ class Planner:
         self._known: OrderedDict[tuple[str, str, str], tuple[Revision, Recipe]] = OrderedDict()
         self._base = _base_environment()
 
+    def knows(self, run: Run) -> bool:
+        """Whether planning this run asks the database nothing."""
+        return (run.project_id, str(run.task_id), run.task_revision) in self._known
+
     def plan(self, run: Run, attempt: RunAttempt, project_slug: str, task_slug: str) -> Plan:
         """The specification of one attempt; raises LaunchRefused. Nothing is made on disk but the log root."""
         revision, recipe = self._resolve(run)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Set
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -18,18 +21,17 @@ from apps.dispatch import launching
 from apps.dispatch.carried import Carried
 from apps.dispatch.cleanup import Cleaner
 from apps.dispatch.fence import LeaseFence
-from apps.dispatch.launcher import client
+from apps.dispatch.launcher import client, files
 from apps.dispatch.launcher.client import Handle, Launcher, LauncherUnavailable
+from apps.dispatch.launcher.control import SPEC_BYTES_MAX
 from apps.dispatch.launcher.spec import SpecError
-from apps.dispatch.launching import LaunchRefused
+from apps.dispatch.launching import LaunchRefused, Plan
 from apps.dispatch.loop import LEASE_MS, Loop
 from apps.dispatch.receipts import ReceiptInvalid, ReceiptStore
 from apps.dispatch.services import adoption, passes, receipts
 from apps.dispatch.services.completion import End
-from apps.dispatch.services.passes import Begun, Claimed, Ended, Failed, News, Ready, Stored
-from apps.runs import queries as run_queries
-from apps.runs.models import Run
-from apps.runs.services import places
+from apps.dispatch.services.passes import Begun, Claimed, Ended, Failed, News, Prepared, Ready, Stored
+from apps.runs.models import Run, RunAttempt
 
 logger = logging.getLogger("qinglong.dispatch")
 
@@ -51,6 +53,9 @@ class RunSource:
     def __init__(self) -> None:
         self._carried: dict[UUID, Carried] = {}
         self._consumed: list[UUID] = []
+        self._prepared: dict[UUID, tuple[Plan, bytes, client.Shim]] = {}
+        # Shims of runs that end in the pass under way, and what is prepared for them.
+        self._promised: set[client.Shim] = set()
         self._launcher = Launcher(settings.NODE_DIR)
         self._planner = launching.Planner()
         self._receipts = ReceiptStore(str(launching.receipts_root()))
@@ -109,8 +114,10 @@ class RunSource:
         try:
             stored = passes.store(self._loop.fence, news, LEASE_MS)
         except _ALL_ALIKE:
+            self._unprepare()
             raise
         except Exception as error:
+            self._unprepare()
             if not news.leases():
                 raise
             logger.error("a pass broke (%s); each of its runs is stored by itself", type(error).__name__)
@@ -118,9 +125,6 @@ class RunSource:
             return True
         del self._consumed[: len(news.consumed)]
         self._act(news, stored)
-        if stored.left and places.hand_on(stored.left):
-            self._loop.look_again()
-            return True
         if stored.more and news.room:
             self._loop.look_again()
             return True
@@ -147,11 +151,10 @@ class RunSource:
                     item.failure, item.lost = BROKEN, item.phase not in ("launching", "ready")
             else:
                 self._act(part, stored)
-                places.hand_on(stored.left)
 
     def _news(self, look: bool) -> News:
         """What is to be stored now, read from the state of everything carried."""
-        news = News(slots=max(0, self._loop.slots - len(self._carried)))
+        news = News(slots=max(0, self._loop.slots - len(self._carried)), prepare=self._prepare)
         self._consumed += self._cleaner.removed()
         news.consumed = list(self._consumed)
         for item in self._carried.values():
@@ -212,16 +215,80 @@ class RunSource:
         for attempt_id in stored.over:
             if (item := self._carried.get(attempt_id)) is not None:
                 self._let_go(item)
-        slugs = run_queries.slugs([claimed.run.task_id for claimed in stored.claimed])
         for claimed in stored.claimed:
-            self._launch(claimed, *slugs[claimed.run.task_id])
+            if claimed.attempt.pk in stored.go:
+                self._hand_over(claimed)
+            else:
+                self._launch(claimed)
+        self._unprepare()
 
-    def _launch(self, claimed: Claimed, project: str, task: str) -> None:
+    def _prepare(
+        self, run: Run, attempt: RunAttempt, project: str, task: str, settled: Set[UUID]
+    ) -> Prepared | None:
+        """A warm shim and a specification that needs no look into the database, or None.
+
+        The folder is made here: until the shim has its `go`, it says that nothing of the attempt has run.
+        """
+        if not self._planner.knows(run) or (shim := self._warm(settled)) is None:
+            return None
+        try:
+            plan = self._planner.plan(run, attempt, project, task)
+            spec = plan.spec.encode()
+            if len(spec) > SPEC_BYTES_MAX:
+                raise SpecError("too long for the control socket")
+            files.make_attempt_folder(plan.spec.attempt_dir)
+        except (LaunchRefused, SpecError, OSError, ArtifactFileError):
+            # Told, or tried again, on the longer way.
+            self._give_back(shim)
+            return None
+        self._prepared[attempt.pk] = (plan, spec, shim)
+        assert shim.handle is not None
+        return Prepared(
+            shim.handle.encode(), shim.handle.pid, plan.spec.log.artifact_id, plan.token_hash, plan.timeout_ms
+        )
+
+    def _unprepare(self) -> None:
+        """Takes back what was prepared in a pass that was not stored."""
+        for plan, _spec, shim in self._prepared.values():
+            self._give_back(shim)
+            with suppress(OSError):
+                Path(plan.spec.attempt_dir).rmdir()
+        self._prepared.clear()
+
+    def _warm(self, settled: Set[UUID]) -> client.Shim | None:
+        for attempt_id in settled:
+            item = self._carried[attempt_id]
+            shim = item.shim
+            if item.warm and shim is not None and not shim.closed and shim not in self._promised:
+                self._promised.add(shim)
+                return shim
+        return self._launcher.take_warm()
+
+    def _give_back(self, shim: client.Shim) -> None:
+        if shim in self._promised:
+            self._promised.remove(shim)
+        else:
+            self._launcher.keep(shim)
+
+    def _hand_over(self, claimed: Claimed) -> None:
+        """What was prepared for a run that is on record as starting now goes to its shim, `go` included."""
+        plan, spec, shim = self._prepared.pop(claimed.attempt.pk)
+        item = Carried(claimed.lease, launching.attempt_folder(claimed.attempt), "ready", plan, shim)
+        item.artifact_id = plan.spec.log.artifact_id
+        item.handle = shim.handle
+        self._carried[claimed.attempt.pk] = item
+        self._watch(item, shim)
+        if shim.again(spec):
+            self._go(item)
+        else:
+            item.failure = "launcher_failed"
+
+    def _launch(self, claimed: Claimed) -> None:
         run, attempt = claimed.run, claimed.attempt
         item = Carried(claimed.lease, launching.attempt_folder(attempt))
         self._carried[attempt.pk] = item
         try:
-            item.plan = self._planner.plan(run, attempt, project, task)
+            item.plan = self._planner.plan(run, attempt, claimed.project, claimed.task)
             item.artifact_id = item.plan.spec.log.artifact_id
         except LaunchRefused as error:
             item.failure = error.code
@@ -350,7 +417,7 @@ class RunSource:
         """
         if item.warm and item.shim is not None and not item.shim.closed:
             self._loop.unwatch(item.shim.socket)
-            self._launcher.keep(item.shim)
+            self._give_back(item.shim)
             item.shim = None
         self._cleaner.add(item.lease.attempt_id, item.folder)
 

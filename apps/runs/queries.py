@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db import connection
 from django.db.models import Max, OuterRef, QuerySet, Subquery
 
 from apps.core import bulk, pages
@@ -106,15 +105,15 @@ def project_of(run_id: UUID) -> str | None:
     return Run.objects.filter(pk=run_id).values_list("project_id", flat=True).first()
 
 
-def slugs(task_ids: Sequence[UUID]) -> dict[UUID, tuple[str, str]]:
-    """Short names of project and task, as scripts see them."""
-    if not task_ids:
-        return {}
-    where, params = bulk.among(Task, "id", set(task_ids))
-    sql = f"SELECT t.id, p.slug, t.slug FROM tasks t JOIN projects p ON p.id = t.project_id WHERE t.{where}"
-    with connection.cursor() as cursor:
-        cursor.execute(sql, params)
-        return {Task._meta.pk.to_python(row[0]): (row[1], row[2]) for row in cursor.fetchall()}
+def slugs_later(run_ids: Sequence[UUID]) -> Callable[[], dict[UUID, tuple[str, str]]]:
+    """Short names of project and task of some runs' tasks, as scripts see them, when it is called for."""
+    where, params = bulk.among(Run, "id", run_ids)
+    found = bulk.select_later(
+        "SELECT t.id, p.slug, t.slug FROM tasks t JOIN projects p ON p.id = t.project_id"
+        f" WHERE t.id IN (SELECT task_id FROM runs WHERE {where})",
+        params,
+    )
+    return lambda: {Task._meta.pk.to_python(pk): (project, task) for pk, project, task in found()}
 
 
 def find_by_key(project_id: str, idempotency_key: str) -> Run | None:

@@ -119,6 +119,7 @@ class Shim:
         self.socket = control
         self.closed = False
         self.used = False
+        self.handle: Handle | None = None
 
     def fileno(self) -> int:
         return self.socket.fileno()
@@ -129,7 +130,11 @@ class Shim:
         if self.closed:
             return []
         found, self.closed = receive_all(self.socket.fileno())
-        return [Message.decode(data) for data in found]
+        messages = [Message.decode(data) for data in found]
+        for message in messages:
+            if message.state == "ready":
+                self.handle = message.handle
+        return messages
 
     def go(self) -> bool:
         """Let it start. False: the shim is gone, and nothing was started."""
@@ -176,14 +181,13 @@ class Launcher:
         """Ask for a shim and return at once; its first message is `ready` or `failed`.
 
         A warm one is taken where one is kept; should it have died since, its socket ends before `ready` and
-        `used` tells that a fresh one may be asked for. SpecError for a specification that is too large; all else in it is for the shim to judge.
+        `used` tells that a fresh one may be asked for. SpecError for a specification that is too large; all else
+        in it is for the shim to judge.
         LauncherUnavailable when a second, fresh launcher could not be reached either. Nothing has been
         started in either case.
         """
         data = spec.encode()
-        while self._warm:
-            shim = self._warm.pop()
-            self._unused = min(self._unused, len(self._warm))
+        while (shim := self.take_warm()) is not None:
             if shim.again(data):
                 return shim
             shim.close()
@@ -201,6 +205,16 @@ class Launcher:
             if memory is not None:
                 os.close(memory)
         return Shim(ours)
+
+    def take_warm(self) -> Shim | None:
+        """A kept shim that lives, for `again`; None where there is none."""
+        while self._warm:
+            shim = self._warm.pop()
+            self._unused = min(self._unused, len(self._warm))
+            if not shim.receive() and not shim.closed:
+                return shim
+            shim.close()
+        return None
 
     def keep(self, shim: Shim) -> None:
         """Take a shim whose last message was `ended warm`, once nothing needs its run's handle any more."""

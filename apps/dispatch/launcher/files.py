@@ -46,6 +46,12 @@ def create_file(path: str, data: bytes, mode: int = 0o600) -> None:
         os.close(descriptor)
 
 
+def make_attempt_folder(path: str) -> None:
+    """The folder of an attempt that has not started; whoever made it before, it says so. OSError, UnsafeTarget."""
+    ensure_private_directory(os.path.dirname(path))
+    os.mkdir(path, _PREPARED)
+
+
 class AttemptFolder:
     """Owns `attempt_dir` for the life of a shim, under a lock that ends with the process."""
 
@@ -63,10 +69,9 @@ class AttemptFolder:
 
         A folder left by a shim that died before `go` is taken over: nothing of it has run.
         """
-        ensure_private_directory(os.path.dirname(self.path))
         taken_over = False
         try:
-            os.mkdir(self.path, _PREPARED)
+            make_attempt_folder(self.path)
         except FileExistsError:
             taken_over = True
         self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -6,10 +6,10 @@ loop a quarter faster, and every state a script reaches is on disk before the se
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 from apps.core import bulk, clock
@@ -22,10 +22,11 @@ from apps.dispatch.models import CompletionReceiptJournal
 from apps.dispatch.services import completion, receipts, workers
 from apps.dispatch.services.completion import End
 from apps.runs import payloads
+from apps.runs import queries as run_queries
 from apps.runs.errors import AttemptConflict
 from apps.runs.machine import Change
 from apps.runs.models import ENDED, Run, RunAttempt
-from apps.runs.services import writes
+from apps.runs.services import places, writes
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,28 @@ class Ready:
     log_artifact_id: str
     token_hash: str
     timeout_ms: int | None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What is on record of a run that is claimed and let go in one pass: its warm shim and what that will get."""
+
+    handle: str
+    pid: int
+    log_artifact_id: str
+    token_hash: str
+    timeout_ms: int | None
+
+
+class Preparer(Protocol):
+    """Readies a run that is about to be claimed, in memory and in its folder; None where that takes longer.
+
+    `settled` are the attempts that end in the same pass: their shims are free as soon as it is stored.
+    """
+
+    def __call__(
+        self, run: Run, attempt: RunAttempt, project: str, task: str, settled: Set[UUID]
+    ) -> Prepared | None: ...
 
 
 @dataclass(frozen=True)
@@ -77,6 +100,7 @@ class News:
     consumed: list[UUID] = field(default_factory=list)
     room: int = 0
     slots: int = 0
+    prepare: Preparer | None = None
 
     def leases(self) -> list[LeaseFence]:
         """The fences of everything but what is only removed."""
@@ -102,13 +126,15 @@ class Claimed:
     run: Run
     attempt: RunAttempt
     lease: LeaseFence
+    project: str = ""
+    task: str = ""
 
 
 @dataclass
 class Stored:
     """What the pass came to, by attempt id: everything in `over` is no longer the session's.
 
-    `left`: the tasks with places that the session has to hand on.
+    `left`: the tasks whose runs gave up places. `more`: there may be something to take at once.
     """
 
     go: set[UUID] = field(default_factory=set)
@@ -130,13 +156,20 @@ class Raced(Busy):
     """Something that was read under its lock was not as read: nothing is stored, the next pass sees it anew."""
 
 
-@write_transaction
 def store(fence: WorkerFence, news: News, ttl_ms: int) -> Stored:
-    """Stores a pass in three rounds of statements: read, read for claims, write. Raises SessionReplaced, Raced.
+    """Stores a pass, then hands on the places that were left. Raises SessionReplaced, Raced.
 
     What another session took over meanwhile, or what a receipt cannot prove, is not written and named in the
     answer: the session lets go of the first and puts the receipt of the second aside.
     """
+    stored = _store(fence, news, ttl_ms)
+    stored.more |= places.hand_on(stored.left)
+    return stored
+
+
+@write_transaction
+def _store(fence: WorkerFence, news: News, ttl_ms: int) -> Stored:
+    """Three rounds of statements: read, read for claims, write."""
     work = _Work(fence, clock.now(), news)
     with bulk.together():
         work.read()
@@ -225,23 +258,26 @@ class _Work:
     def start(self) -> None:
         for item in self._mine(self.news.ready):
             run, attempt = self.rows[item.lease.attempt_id]
-            change = Change(run, attempt)
-            at = self._at(run, attempt)
-            actor = Actor("worker", self.fence.worker_id)
             if run.cancel_requested_at is not None:
                 # It gets no `go`; the next pass ends it.
                 self.done.stopped.add(attempt.pk)
                 continue
-            deadline = at + timedelta(milliseconds=item.timeout_ms) if item.timeout_ms else None
-            change.move_attempt(
-                "starting", at, actor, executor_handle=item.handle, pid=item.pid, worker_id=self.fence.worker_id,
-                log_artifact_id=item.log_artifact_id, deadline_at=deadline, callback_token_hash=item.token_hash,
-                payload={"lease_generation": item.lease.lease_generation},
-            )  # fmt: skip
-            node_id = self.fence.worker_id.partition(":")[0]
-            self.journal.append((attempt.pk, run.pk, node_id, "pending", self.now, self.now))
+            change = Change(run, attempt)
+            self._let_go(change, attempt, item, item.lease)
             self.changes.append(change)
-            self.done.go.add(attempt.pk)
+
+    def _let_go(self, change: Change, attempt: RunAttempt, item: Ready | Prepared, lease: LeaseFence) -> None:
+        run = change.run
+        at = self._at(run, attempt)
+        change.move_attempt(
+            "starting", at, Actor("worker", self.fence.worker_id), executor_handle=item.handle, pid=item.pid,
+            worker_id=self.fence.worker_id, log_artifact_id=item.log_artifact_id,
+            deadline_at=at + timedelta(milliseconds=item.timeout_ms) if item.timeout_ms else None,
+            callback_token_hash=item.token_hash, payload={"lease_generation": lease.lease_generation},
+        )  # fmt: skip
+        node_id = self.fence.worker_id.partition(":")[0]
+        self.journal.append((attempt.pk, run.pk, node_id, "pending", self.now, self.now))
+        self.done.go.add(attempt.pk)
 
     def claim(self, ttl_ms: int) -> None:
         """Ended ones make room for their successors in the very same pass."""
@@ -253,15 +289,24 @@ class _Work:
         where, params = bulk.among(RunAttempt, "run_id", self.taken)
         attempts = bulk.select_rows_later(RunAttempt, f"{where} AND status = 'claimed'", params)
         seen = leases.look(self.fence.worker_id, self.taken, self.now)
+        slugs = run_queries.slugs_later(self.taken)
         by_id = {run.pk: run for run in runs()}
         by_run = {attempt.run_id: attempt for attempt in attempts()}
         wanted = [leases.Wanted(by_id[pk], by_run[pk]) for pk in self.taken if pk in by_id and pk in by_run]
         self.claims = leases.plan_claims(self.worker, self.fence, wanted, seen, ttl_ms, self.now)
+        names = slugs()
         for want in wanted:
             outcome = self.claims[want.attempt.pk]
-            if outcome.fence is not None and outcome.change is not None:
-                self.changes.append(outcome.change)
-                self.done.claimed.append(Claimed(want.run, want.attempt, outcome.fence))
+            if outcome.fence is None or outcome.change is None:
+                continue
+            names_of = names[want.run.task_id]
+            self.changes.append(outcome.change)
+            self.done.claimed.append(Claimed(want.run, want.attempt, outcome.fence, *names_of))
+            if self.news.prepare is None:
+                continue
+            prepared = self.news.prepare(want.run, want.attempt, *names_of, self.done.settled)
+            if prepared is not None:
+                self._let_go(outcome.change, want.attempt, prepared, outcome.fence)
         self.done.more = len(self.done.claimed) == self.news.room
 
     def write(self) -> None:
