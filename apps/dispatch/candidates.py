@@ -27,10 +27,15 @@ _FREE = (
     "a.status = 'claimed' AND (l.attempt_id IS NULL OR l.status = 'released'"
     " OR (l.status = 'leased' AND l.expires_at <= %s))"
 )
-_TAKE = (
-    f"SELECT r.id FROM runs r WHERE {_ELIGIBLE} AND (r.status = 'queued' OR EXISTS ("
+# Two questions instead of one with OR: asked together, PostgreSQL would look at every attempt that waits.
+_BEST = " ORDER BY r.priority DESC, r.queued_at, r.id LIMIT %s"
+_ORDERED = "SELECT r.priority, r.queued_at, r.id FROM runs r WHERE r.execution_owner = 'runtime'"
+_QUEUED = f"{_ORDERED} AND r.status = 'queued' AND r.cancel_requested_at IS NULL AND r.holds_place{_BEST}"
+_RECLAIMED = (
+    f"{_ORDERED} AND r.status = 'dispatching' AND r.cancel_requested_at IS NULL AND r.holds_place AND EXISTS ("
     "SELECT 1 FROM run_attempts a LEFT JOIN run_dispatch_leases l ON l.attempt_id = a.id"
-    f" WHERE a.run_id = r.id AND {_FREE})) ORDER BY r.priority DESC, r.queued_at, r.id LIMIT %s"
+    # The offset keeps PostgreSQL from turning the question round and looking at every attempt that waits.
+    f" WHERE a.run_id = r.id AND {_FREE} LIMIT 1 OFFSET 0){_BEST}"
 )
 _LIST = (
     "SELECT r.id, a.id, r.project_id, r.task_id, r.task_revision, r.priority, r.queued_at, a.created_at,"
@@ -74,9 +79,15 @@ def take(now: datetime, limit: int) -> list[UUID]:
 
 def take_later(now: datetime, limit: int) -> Callable[[], list[UUID]]:
     """The same, with the answer when it is called for."""
-    sql = _TAKE + (" FOR NO KEY UPDATE OF r SKIP LOCKED" if connection.vendor == "postgresql" else "")
-    found = bulk.select_values_later(sql, [_time(now), limit])
-    return lambda: [_uuid(value) for value in found()]
+    lock = " FOR NO KEY UPDATE OF r SKIP LOCKED" if connection.vendor == "postgresql" else ""
+    queued = bulk.select_later(_QUEUED + lock, [limit])
+    reclaimed = bulk.select_later(_RECLAIMED + lock, [_time(now), limit])
+
+    def best() -> list[UUID]:
+        found = [(-priority, queued_at, _uuid(pk)) for priority, queued_at, pk in [*queued(), *reclaimed()]]
+        return [pk for _priority, _queued_at, pk in sorted(found)[:limit]]
+
+    return best
 
 
 def page(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 from contextlib import suppress
@@ -13,6 +14,7 @@ from typing import Any
 from apps.core import canonical
 from apps.dispatch.fence import LeaseFence
 from apps.dispatch.launcher.client import Handle, Shim
+from apps.dispatch.launcher.files import PREPARED
 from apps.dispatch.launching import Plan
 
 MAX_OUTPUT = 65_536
@@ -36,6 +38,7 @@ class Carried:
     failure: str | None = None
     lost: bool = False
     returned: bool = False
+    unstarted: bool = False
     told_running: bool = False
     warm: bool = False
     stop_sent: bool = False
@@ -75,6 +78,24 @@ def read_left(folder: Path) -> Left:
     except (canonical.NotCanonical, UnicodeDecodeError):
         return Left(cause, output_code="output_invalid")
     return Left(cause, value, True)
+
+
+def never_started(folder: Path) -> bool:
+    """Whether the folder of an attempt, whose shim is gone, proves that its script was never let go.
+
+    A missing folder proves nothing: a script can remove its own.
+    """
+    try:
+        descriptor = os.open(folder, _FOLDER)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return stat.S_IMODE(os.fstat(descriptor).st_mode) == PREPARED
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
 
 
 def remove_folder(folder: Path) -> None:

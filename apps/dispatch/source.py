@@ -128,7 +128,9 @@ class RunSource:
         if stored.more and news.room:
             self._loop.look_again()
             return True
-        return bool(stored.stopped) or any(item.failure or item.returned for item in self._carried.values())
+        return bool(stored.stopped) or any(
+            item.failure or item.returned or item.unstarted for item in self._carried.values()
+        )
 
     def _one_by_one(self, news: News) -> None:
         """Stores each run's part of a pass alone: the run that broke it pays for it, and nobody else.
@@ -160,6 +162,8 @@ class RunSource:
         for item in self._carried.values():
             if item.failure is not None:
                 news.failed.append(Failed(item.lease, item.failure, item.lost))
+            elif item.unstarted:
+                news.unstarted.append(item.lease)
             elif item.phase == "ended":
                 self._ended(item, news)
             elif item.returned:
@@ -171,7 +175,7 @@ class RunSource:
                 )  # fmt: skip
             elif item.phase == "running" and not item.told_running:
                 news.begun.append(Begun(item.lease, item.started_at or clock.now()))
-        leaving = len(news.ended) + len(news.failed) + len(news.returned)
+        leaving = len(news.ended) + len(news.failed) + len(news.returned) + len(news.unstarted)
         if (look or leaving) and time.monotonic() >= self._paused_until and not self._loop.held_back:
             news.room = max(0, news.slots + leaving)
         news.slots = min(self._loop.slots, news.slots + leaving)
@@ -186,6 +190,10 @@ class RunSource:
         except OSError as error:
             # The end is there and cannot be read just now: the next pass tries again.
             logger.warning("a receipt could not be read: %s", type(error).__name__)
+            return
+        if receipt is None and item.started_at is None and carrying.never_started(item.folder):
+            item.unstarted = True
+            news.unstarted.append(item.lease)
             return
         if receipt is None:
             news.failed.append(Failed(item.lease, UNOBSERVED if item.started_at else INCOMPLETE, lost=True))
@@ -215,6 +223,8 @@ class RunSource:
         for attempt_id in stored.over:
             if (item := self._carried.get(attempt_id)) is not None:
                 self._let_go(item)
+                if item.unstarted:
+                    carrying.remove_folder(item.folder)
         for claimed in stored.claimed:
             if claimed.attempt.pk in stored.go:
                 self._hand_over(claimed)
@@ -281,7 +291,7 @@ class RunSource:
         if shim.again(spec):
             self._go(item)
         else:
-            item.failure = "launcher_failed"
+            item.unstarted = True
 
     def _launch(self, claimed: Claimed) -> None:
         run, attempt = claimed.run, claimed.attempt
@@ -337,7 +347,7 @@ class RunSource:
             self._unwatch(item)
             if item.phase == "launching" and item.failure is None and shim.used:
                 self._start(item)  # it died while it was kept; nothing was started
-            elif item.phase in ("launching", "ready") and item.failure is None:
+            elif item.phase in ("launching", "ready") and item.failure is None and not item.unstarted:
                 item.failure = "launcher_failed"
             elif item.phase in ("going", "running"):
                 item.phase = "ended"
@@ -346,7 +356,7 @@ class RunSource:
         item.phase = "going"
         if item.shim is None or not item.shim.go():
             # End of pipe before `go`: provably never started.
-            item.phase, item.failure = "ready", "launcher_failed"
+            item.phase, item.unstarted = "ready", True
 
     def _stop_requested(self) -> None:
         """Passes the wish to stop on to the shims; only they signal (architecture.md §2)."""

@@ -196,12 +196,27 @@ class Change:
         self.run.cancel_requested_at = at
         self.run.cancel_reason = reason
 
-    def tell(self, type_: str, actor: Actor, payload: dict[str, Any], dedupe_key: str | None) -> None:
-        """An event without a change of state."""
-        self._tell(type_, actor, {**payload, "version": self.next_version}, dedupe_key)
+    def tell(
+        self,
+        type_: str,
+        actor: Actor,
+        payload: dict[str, Any],
+        dedupe_key: str | None,
+        attempt: RunAttempt | None = None,
+    ) -> None:
+        """An event without a change of state; of another attempt where one is given."""
+        self._tell(type_, actor, {**payload, "version": self.next_version}, dedupe_key, attempt)
 
-    def _tell(self, type_: str, actor: Actor, payload: dict[str, Any], dedupe_key: str | None) -> None:
-        attempt_id = self.attempt.pk if self.attempt is not None else None
+    def _tell(
+        self,
+        type_: str,
+        actor: Actor,
+        payload: dict[str, Any],
+        dedupe_key: str | None,
+        attempt: RunAttempt | None = None,
+    ) -> None:
+        about = attempt or self.attempt
+        attempt_id = about.pk if about is not None else None
         self.events.append(NewEvent(type_, actor, payload, dedupe_key, attempt_id))
         self.run.version = self.run.event_sequence = self.version + len(self.events)
 

@@ -61,13 +61,13 @@ sys.path.append(sys.orig_argv[-2])
 from apps.dispatch.launcher import records
 records.install()
 from apps.dispatch.launcher import control, rehearsal
-told = []
+told, home = [], os.getcwd()
 control.Channel.send = lambda channel, *words: told.append(words[0])
 if sys.orig_argv[-1] == "disk":
     rehearsal._MEMORY = "/nowhere"
-rehearsal.rehearse(os.getcwd())
+rehearsal.rehearse(home)
 assert told == ["ready", "started", "ended"] * rehearsal.ROUNDS, told
-assert os.listdir(".") == []
+assert os.listdir(home) == []
 """
 
 

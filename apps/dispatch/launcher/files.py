@@ -22,7 +22,7 @@ STOP_FACT = "stop.json"
 LOG_FACT = "log.json"
 SHELL_BODY = "body.sh"
 # The sticky bit says "prepared, nothing has run"; it goes with `go` and costs no entry of the folder.
-_PREPARED = 0o1700
+PREPARED = 0o1700
 # One argument ends at 128 KiB on Linux; longer shell text is read from a file instead.
 ARGUMENT_BYTES_MAX = 120_000
 
@@ -49,7 +49,7 @@ def create_file(path: str, data: bytes, mode: int = 0o600) -> None:
 def make_attempt_folder(path: str) -> None:
     """The folder of an attempt that has not started; whoever made it before, it says so. OSError, UnsafeTarget."""
     ensure_private_directory(os.path.dirname(path))
-    os.mkdir(path, _PREPARED)
+    os.mkdir(path, PREPARED)
 
 
 class AttemptFolder:
@@ -80,7 +80,7 @@ class AttemptFolder:
         except BlockingIOError:
             self._release()
             raise PrepareError("attempt_active", "another shim holds this attempt") from None
-        if stat.S_IMODE(os.fstat(self._descriptor).st_mode) != _PREPARED:
+        if stat.S_IMODE(os.fstat(self._descriptor).st_mode) != PREPARED:
             self._release()
             raise PrepareError("attempt_started", "this attempt was started before")
         if taken_over:
@@ -108,6 +108,12 @@ class AttemptFolder:
     def close(self) -> None:
         """Let go of the folder and its lock, once the end is published."""
         self._release()
+
+    def leave(self) -> None:
+        """Take back what was prepared, but for the folder: whoever comes next reads from it that nothing has run."""
+        if self._descriptor >= 0:
+            self._clear()
+            self._release()
 
     def write_fact(self, name: str, value: dict[str, object]) -> None:
         """Write a small JSON file atomically and synced, replacing an older one. OSError from the system."""

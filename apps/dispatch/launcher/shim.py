@@ -91,7 +91,7 @@ def _prepare(
             return None
         spec = parse(data)
         folder = AttemptFolder(spec)
-        undo.append(folder.remove)
+        undo.append(lambda: folder.remove() if channel.open else folder.leave())
         folder.prepare(spec)
         sink = LogSink(spec.log)
         undo.append(sink.discard)

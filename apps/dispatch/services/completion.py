@@ -19,6 +19,9 @@ FAILED = Failure("EXECUTION_FAILED")
 TIMED_OUT = Failure("EXECUTION_TIMED_OUT")
 CANCELLED = Failure("EXECUTION_CANCELLED")
 START_FAILED = "EXECUTOR_START_FAILED"
+NEVER_STARTED = "RECOVERY_NEVER_STARTED"
+# What keeps a node from letting scripts go may be the run itself: at some point it is no accident any more.
+NEVER_STARTED_MAX = 3
 ACTOR = Actor("executor", "completion-receipt")
 
 
@@ -118,6 +121,29 @@ def fail_start(change: Change, now: datetime, code: str, worker_id: str) -> None
         failure = Failure(START_FAILED, code)
     change.move_attempt(to, now, actor, failure=failure, callback_sequence=attempt.callback_sequence + 1)
     change.move_run(to, now, actor, failure=failure)
+
+
+def requeue(change: Change, at: datetime, actor: Actor) -> RunAttempt:
+    """Ends an attempt whose script was provably never let go; the run keeps its place and queues anew.
+
+    Returns the attempt that follows, to be stored. Safe whatever the retry safety, for nothing has run.
+    """
+    run, attempt = change.run, change.attempt
+    assert attempt is not None
+    held = run.holds_place
+    lose(change, at, NEVER_STARTED, actor)
+    change.move_run("queued", at, actor)
+    run.holds_place = held
+    follower = RunAttempt(
+        run=run,
+        attempt=attempt.attempt + 1,
+        status="claimed",
+        executor_type=attempt.executor_type,
+        created_at=at,
+    )
+    told = {"attempt": follower.attempt, "executor_type": follower.executor_type}
+    change.tell("attempt.claimed", actor, told, f"attempt-claimed:{follower.attempt}", follower)
+    return follower
 
 
 def lose(change: Change, now: datetime, code: str, actor: Actor, keys: tuple[str, str] | None = None) -> None:

@@ -97,6 +97,7 @@ class News:
     ready: list[Ready] = field(default_factory=list)
     failed: list[Failed] = field(default_factory=list)
     returned: list[LeaseFence] = field(default_factory=list)
+    unstarted: list[LeaseFence] = field(default_factory=list)
     consumed: list[UUID] = field(default_factory=list)
     room: int = 0
     slots: int = 0
@@ -108,7 +109,7 @@ class News:
         found += [item.lease for item in self.begun]
         found += [item.lease for item in self.ready]
         found += [item.lease for item in self.failed]
-        return found + self.returned
+        return found + self.returned + self.unstarted
 
     def parts(self) -> list[News]:
         """What concerns each run, alone and without room for new ones."""
@@ -116,7 +117,8 @@ class News:
         found += [News(begun=[item], slots=self.slots) for item in self.begun]
         found += [News(ready=[item], slots=self.slots) for item in self.ready]
         found += [News(failed=[item], slots=self.slots) for item in self.failed]
-        return found + [News(returned=[lease], slots=self.slots) for lease in self.returned]
+        found += [News(returned=[lease], slots=self.slots) for lease in self.returned]
+        return found + [News(unstarted=[lease], slots=self.slots) for lease in self.unstarted]
 
 
 @dataclass(frozen=True)
@@ -191,6 +193,7 @@ class _Work:
         self.changes: list[Change] = []
         self.completed: list[LeaseFence] = []
         self.journal: list[tuple[Any, ...]] = []
+        self.followers: list[RunAttempt] = []
         self.rows: dict[UUID, tuple[Run, RunAttempt]] = {}
         self.held: set[UUID] = set()
         self.claims: dict[UUID, leases.Outcome] = {}
@@ -245,6 +248,22 @@ class _Work:
             run, attempt = self.rows[lease.attempt_id]
             self.changes.append(_returned(run, attempt, lease, "start_failed"))
             self.done.over.add(lease.attempt_id)
+        for lease in self._mine(self.news.unstarted):
+            self._start_anew(lease)
+
+    def _start_anew(self, lease: LeaseFence) -> None:
+        run, attempt = self.rows[lease.attempt_id]
+        change = Change(run, attempt)
+        at = self._at(run, attempt)
+        actor = Actor("reconciler", self.fence.worker_id)
+        if run.cancel_requested_at is not None:
+            completion.fail_start(change, at, completion.NEVER_STARTED, self.fence.worker_id)
+        elif attempt.attempt >= completion.NEVER_STARTED_MAX:
+            completion.lose(change, at, completion.NEVER_STARTED, actor)
+        else:
+            self.followers.append(completion.requeue(change, at, actor))
+            self.done.more = True
+        self._finish(lease, change)
 
     def begin(self) -> None:
         for item in self._mine(self.news.begun):
@@ -307,7 +326,7 @@ class _Work:
             prepared = self.news.prepare(want.run, want.attempt, *names_of, self.done.settled)
             if prepared is not None:
                 self._let_go(outcome.change, want.attempt, prepared, outcome.fence)
-        self.done.more = len(self.done.claimed) == self.news.room
+        self.done.more |= len(self.done.claimed) == self.news.room
 
     def write(self) -> None:
         """Stores everything at once; each run was read under its lock, so that all must still be as read."""
@@ -315,6 +334,11 @@ class _Work:
         check = writes.write_locked(self.changes, self.now)
         returned = [lease for lease in self.news.returned if lease.attempt_id in self.held]
         leases.release_later(returned, "start_failed", self.now)
+        bulk.insert_rows(
+            RunAttempt,
+            ["id", "run_id", "attempt", "status", "callback_sequence", "executor_type", "created_at"],
+            [(a.pk, a.run_id, a.attempt, a.status, 0, a.executor_type, a.created_at) for a in self.followers],
+        )
         bulk.insert_rows(
             CompletionReceiptJournal,
             ["attempt_id", "run_id", "node_id", "state", "registered_at", "updated_at"],

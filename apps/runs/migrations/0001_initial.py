@@ -426,9 +426,24 @@ class Migration(migrations.Migration):
                     ("cancel_requested_at__isnull", True),
                     ("execution_owner", "runtime"),
                     ("holds_place", True),
-                    ("status__in", ["queued", "dispatching"]),
+                    ("status", "queued"),
                 ),
                 name="run_candidates",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="run",
+            index=models.Index(
+                models.OrderBy(models.F("priority"), descending=True),
+                models.F("queued_at"),
+                models.F("id"),
+                condition=models.Q(
+                    ("cancel_requested_at__isnull", True),
+                    ("execution_owner", "runtime"),
+                    ("holds_place", True),
+                    ("status", "dispatching"),
+                ),
+                name="run_reclaimable",
             ),
         ),
         migrations.AddIndex(

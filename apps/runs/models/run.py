@@ -121,11 +121,23 @@ class Run(models.Model):
                 F("id"),
                 condition=Q(
                     execution_owner="runtime",
-                    status__in=["queued", "dispatching"],
+                    status="queued",
                     cancel_requested_at__isnull=True,
                     holds_place=True,
                 ),
                 name="run_candidates",
+            ),
+            models.Index(
+                F("priority").desc(),
+                F("queued_at"),
+                F("id"),
+                condition=Q(
+                    execution_owner="runtime",
+                    status="dispatching",
+                    cancel_requested_at__isnull=True,
+                    holds_place=True,
+                ),
+                name="run_reclaimable",
             ),
             models.Index(
                 F("task"),

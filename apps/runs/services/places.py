@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from uuid import UUID
 
+from django.db.models import Q
+
 from apps.core import bulk, wakeups
 from apps.core.db import write_transaction
 from apps.runs.models import Run
@@ -18,6 +20,8 @@ from apps.tasks.models import Task
 
 CLUSTER = "runs"
 SWEPT = 100
+HOLDS = Q(holds_place=True)
+WAITS = Q(status="queued", holds_place=False)
 
 
 def lock_tasks(task_ids: Iterable[UUID]) -> dict[UUID, Task]:
@@ -34,9 +38,14 @@ def capacity(task: Task) -> int:
     return task.max_parallel if task.concurrency == Task.Concurrency.PARALLEL else 1
 
 
-def holders(task_id: UUID) -> list[Run]:
-    """The runs that have a place, oldest first. The task must be locked."""
-    return list(Run.objects.filter(task_id=task_id, holds_place=True).order_by("pk"))
+def free(task: Task) -> int:
+    """How many more runs may have one; negative where the task was given fewer. The task must be locked."""
+    return capacity(task) - Run.objects.filter(HOLDS, task_id=task.pk).count()
+
+
+def oldest_holder(task: Task) -> Run | None:
+    """The run that has held its place longest. The task must be locked."""
+    return Run.objects.filter(HOLDS, task_id=task.pk).order_by("pk").first()
 
 
 def refill(tasks: Iterable[Task]) -> int:
@@ -45,13 +54,13 @@ def refill(tasks: Iterable[Task]) -> int:
     given = 0
     for task_id in _waiting(known):
         task = known[task_id]
-        free = capacity(task) - Run.objects.filter(task_id=task_id, holds_place=True).count()
-        if free <= 0:
+        room = free(task)
+        if room <= 0:
             continue
         next_ids = list(
-            Run.objects.filter(task_id=task_id, status="queued", holds_place=False, cancel_requested_at=None)
+            Run.objects.filter(WAITS, task_id=task_id, cancel_requested_at=None)
             .order_by("-priority", "queued_at", "pk")
-            .values_list("pk", flat=True)[:free]
+            .values_list("pk", flat=True)[:room]
         )
         given += Run.objects.filter(pk__in=next_ids, status="queued").update(holds_place=True)
     return given
@@ -68,7 +77,7 @@ def hand_on(task_ids: Iterable[UUID]) -> bool:
 
 def sweep() -> int:
     """Hands on what a process that died left free; at most 100 tasks at once. Returns how many runs it concerned."""
-    waiting = Run.objects.filter(status="queued", holds_place=False).order_by("task_id")
+    waiting = Run.objects.filter(WAITS).order_by("task_id")
     return _give(waiting.values_list("task_id", flat=True).distinct()[:SWEPT])
 
 

@@ -120,21 +120,17 @@ def _start(wish: _Wish, task_id: UUID) -> Started | Skipped:
     if not task.enabled:
         raise TaskDisabled
     now = clock.now()
-    standing = places.holders(task.pk)
-    if task.concurrency == Task.Concurrency.SKIP and standing:
-        return Skipped(_skip(wish, task, standing[0], now))
+    if task.concurrency == Task.Concurrency.SKIP and (blocking := places.oldest_holder(task)):
+        return Skipped(_skip(wish, task, blocking, now))
     if task.concurrency == Task.Concurrency.REPLACE:
-        actor = Actor(wish.grant.actor.type, wish.grant.actor.id)
         # Locked, so that no worker moves one of them between our look and the end we give it.
-        standing = list(db.lock(Run.objects.filter(pk__in=[run.pk for run in standing]).order_by("pk")))
-        waiting = db.lock(
-            Run.objects.filter(task_id=task.pk, status="queued", holds_place=False).order_by("pk")
+        standing = db.lock(Run.objects.filter(places.HOLDS | places.WAITS, task_id=task.pk).order_by("pk"))
+        cancel_locked(
+            list(standing), "policy", now, Actor(wish.grant.actor.type, wish.grant.actor.id), note="replaced"
         )
-        cancel_locked([*standing, *waiting], "policy", now, actor, note="replaced")
-        standing = [run for run in standing if not run.ended]
     try:
         with db.savepoint():
-            run = _insert(wish, task, now, has_place=len(standing) < places.capacity(task))
+            run = _insert(wish, task, now, has_place=places.free(task) > 0)
     except IntegrityError:
         # Another task's start in this project won the key; the unique rule decided the race.
         if replay := _replay(wish):
