@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.db import models
 from django.db.models import Q
+from django.db.models.functions import Lower
 
 from apps.core import fields
 from apps.projects.models import Project
@@ -65,6 +66,8 @@ class Task(models.Model):
     revision = models.ForeignKey(
         TaskExecutionRevision, on_delete=models.PROTECT, related_name="+", db_index=False
     )
+    # Which example of the first minute this is; None from the first change on, when it is somebody's own.
+    example = models.CharField(max_length=32, null=True)  # noqa: DJ001
     version = models.IntegerField(default=1)
     created_at = fields.created_at()
     updated_at = models.DateTimeField()
@@ -81,6 +84,12 @@ class Task(models.Model):
                 models.F("id").desc(),
                 name="task_project_panel_order",
             ),
+            models.Index(models.F("project"), Lower("name"), models.F("id"), name="task_project_name"),
+            models.Index(
+                fields=["project", "example"],
+                condition=Q(example__isnull=False, archived_at__isnull=True),
+                name="task_project_example",
+            ),
         ]
         constraints = [
             models.UniqueConstraint(
@@ -92,6 +101,42 @@ class Task(models.Model):
                 name="task_max_parallel_check",
             ),
             fields.at_least("version", 1, "task_version_check"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class SavedView(models.Model):
+    """A person's own way to look at the tasks of a project: what is shown, in which order, how close together."""
+
+    class Order(models.TextChoices):
+        USUAL = "usual"
+        NAME = "name"
+        NAME_DOWN = "-name"
+        NEXT = "next"
+        NEXT_DOWN = "-next"
+        LAST = "last"
+        LAST_DOWN = "-last"
+
+    id = fields.IdField()
+    project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="+", db_index=False)
+    subject_id = models.CharField(max_length=128)
+    name = models.CharField(max_length=64)
+    position = models.PositiveSmallIntegerField()
+    search = models.CharField(max_length=200, blank=True, default="")
+    order = models.CharField(max_length=16, choices=Order, default=Order.USUAL)
+    compact = models.BooleanField(default=False)
+    hidden = models.JSONField(default=list)
+    created_at = fields.created_at()
+
+    class Meta:
+        db_table = "task_saved_views"
+        constraints = [
+            models.UniqueConstraint(fields=["project", "subject_id", "name"], name="task_saved_view_name"),
+            fields.one_of(
+                "order", ["usual", "name", "-name", "next", "-next", "last", "-last"], "task_saved_view_order"
+            ),
         ]
 
     def __str__(self) -> str:

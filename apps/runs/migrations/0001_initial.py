@@ -163,6 +163,37 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="LastEnd",
+            fields=[
+                (
+                    "task",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        primary_key=True,
+                        related_name="last_end",
+                        serialize=False,
+                        to="tasks.task",
+                    ),
+                ),
+                ("project_id", models.CharField(max_length=128)),
+                ("run_id", models.UUIDField()),
+                ("status", models.CharField(max_length=32)),
+                ("finished_at", models.DateTimeField()),
+            ],
+            options={
+                "db_table": "run_last_ends",
+                "indexes": [
+                    models.Index(
+                        models.F("project_id"),
+                        models.OrderBy(models.F("finished_at"), descending=True),
+                        models.OrderBy(models.F("task"), descending=True),
+                        name="run_last_end_project",
+                    ),
+                    models.Index(fields=["project_id", "status"], name="run_last_end_status"),
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="RunAttempt",
             fields=[
                 (

@@ -14,10 +14,10 @@ from apps.runs.models.run import (
     TriggerType,
 )
 from apps.runs.models.skip import Skip, SkipReason
-from apps.runs.models.totals import RunHourTotal, UncountedRun
+from apps.runs.models.totals import LastEnd, RunHourTotal, UncountedRun
 
 __all__ = [
     "ACTIVE_ATTEMPT", "ACTOR_TYPES", "CANCEL_REASONS", "ENDED", "OPEN", "TRIGGER_TYPES",
-    "AttemptStatus", "CancelReason", "Run", "RunAttempt", "RunEvent", "RunHourTotal", "RunRetryPolicy",
+    "AttemptStatus", "CancelReason", "LastEnd", "Run", "RunAttempt", "RunEvent", "RunHourTotal", "RunRetryPolicy",
     "RunStatus", "Skip", "SkipReason", "TriggerType", "UncountedRun",
 ]  # fmt: skip

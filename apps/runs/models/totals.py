@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from django.db import models
+from django.db.models import F
 
 from apps.core import fields
+from apps.tasks.models import Task
 
 
 class UncountedRun(models.Model):
@@ -44,3 +46,25 @@ class RunHourTotal(models.Model):
 
     def __str__(self) -> str:
         return f"{self.hour} {self.status} {self.runs}"
+
+
+class LastEnd(models.Model):
+    """The newest end of each task, at most one fold old: lists are put in order and narrowed by it."""
+
+    task = models.OneToOneField(Task, on_delete=models.PROTECT, primary_key=True, related_name="last_end")
+    project_id = models.CharField(max_length=128)
+    run_id = models.UUIDField()
+    status = models.CharField(max_length=32)
+    finished_at = models.DateTimeField()
+
+    class Meta:
+        db_table = "run_last_ends"
+        indexes = [
+            models.Index(
+                F("project_id"), F("finished_at").desc(), F("task").desc(), name="run_last_end_project"
+            ),
+            models.Index(fields=["project_id", "status"], name="run_last_end_status"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.task_id} {self.status}"
