@@ -89,9 +89,12 @@ def paginate(
     found = list(rows.order_by(*order)[: limit + 1])
     if len(found) <= limit:
         return Page(found, None)
-    last = found[limit - 1]
-    position = [_write(_value(last, key.name)) for key in keys]
-    return Page(found[:limit], encode(kind, bound, position))
+    return Page(found[:limit], encode(kind, bound, position(found[limit - 1], keys)))
+
+
+def position(row: Model, keys: Sequence[Key]) -> list[Any]:
+    """Where a row stands in the order of `keys`, as a cursor holds it."""
+    return [_write(_value(row, key.name)) for key in keys]
 
 
 def encode(kind: str, scope: str, position: Sequence[Any]) -> str:
