@@ -315,13 +315,36 @@ class Migration(migrations.Migration):
                     "reason",
                     models.CharField(
                         choices=[
-                            ("concurrency_skipped", "Concurrency"),
-                            ("missed", "Missed"),
-                            ("task_disabled", "Task Disabled"),
-                            ("task_archived", "Task Archived"),
-                            ("project_archived", "Project Archived"),
+                            (
+                                "concurrency_skipped",
+                                "The task was running already, and skips starts meanwhile.",
+                            ),
+                            ("missed", "The time passed while nothing could be started."),
+                            ("task_disabled", "The task was disabled."),
+                            ("task_archived", "The task was archived."),
+                            ("project_archived", "The project was archived."),
+                            ("trigger_disabled", "The trigger was disabled."),
+                            (
+                                "trigger_broken",
+                                "The trigger cannot be carried out as it is; look at its rule and its task.",
+                            ),
                         ],
                         max_length=32,
+                    ),
+                ),
+                (
+                    "cause",
+                    models.CharField(
+                        choices=[
+                            ("scheduler_down", "No scheduler was running."),
+                            ("clock_jump", "The system's clock was set forward."),
+                            (
+                                "late",
+                                "The scheduler was too late, for example because the database was away.",
+                            ),
+                        ],
+                        max_length=32,
+                        null=True,
                     ),
                 ),
                 ("trigger_type", models.CharField(max_length=64)),
@@ -329,6 +352,9 @@ class Migration(migrations.Migration):
                 ("triggered_by_type", models.CharField(max_length=32)),
                 ("triggered_by_id", models.CharField(max_length=255)),
                 ("scheduled_for", models.DateTimeField(null=True)),
+                ("last_scheduled_for", models.DateTimeField(null=True)),
+                ("count", models.BigIntegerField(default=1)),
+                ("open", models.BooleanField(default=False)),
                 ("blocking_run_id", models.UUIDField(null=True)),
                 ("created_at", models.DateTimeField(default=apps.core.clock.now, editable=False)),
                 (
@@ -712,6 +738,53 @@ class Migration(migrations.Migration):
                 models.OrderBy(models.F("created_at"), descending=True),
                 models.OrderBy(models.F("id"), descending=True),
                 name="run_skip_task",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="skip",
+            index=models.Index(
+                condition=models.Q(("scheduled_for__isnull", False)),
+                fields=["task", "scheduled_for"],
+                name="run_skip_due",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="skip",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("open", True)), fields=("trigger_id",), name="run_skip_open"
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="skip",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    (
+                        "reason__in",
+                        [
+                            "concurrency_skipped",
+                            "missed",
+                            "task_disabled",
+                            "task_archived",
+                            "project_archived",
+                            "trigger_disabled",
+                            "trigger_broken",
+                        ],
+                    )
+                ),
+                name="run_skip_reason_check",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="skip",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("count__gte", 1)), name="run_skip_count_check"
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="skip",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("last_scheduled_for__gte", models.F("scheduled_for"))),
+                name="run_skip_span_check",
             ),
         ),
     ]

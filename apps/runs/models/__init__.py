@@ -13,11 +13,11 @@ from apps.runs.models.run import (
     RunStatus,
     TriggerType,
 )
-from apps.runs.models.skip import Skip, SkipReason
+from apps.runs.models.skip import MissedCause, Skip, SkipReason
 from apps.runs.models.totals import LastEnd, RunHourTotal, UncountedRun
 
 __all__ = [
     "ACTIVE_ATTEMPT", "ACTOR_TYPES", "CANCEL_REASONS", "ENDED", "OPEN", "TRIGGER_TYPES",
-    "AttemptStatus", "CancelReason", "LastEnd", "Run", "RunAttempt", "RunEvent", "RunHourTotal", "RunRetryPolicy",
-    "RunStatus", "Skip", "SkipReason", "TriggerType", "UncountedRun",
+    "AttemptStatus", "CancelReason", "LastEnd", "MissedCause", "Run", "RunAttempt", "RunEvent", "RunHourTotal",
+    "RunRetryPolicy", "RunStatus", "Skip", "SkipReason", "TriggerType", "UncountedRun",
 ]  # fmt: skip
