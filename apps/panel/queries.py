@@ -117,6 +117,17 @@ def run_rows(runs: Sequence[Run]) -> list[RunRow]:
     ]
 
 
+def short(run_id: UUID) -> str:
+    """The end of an id: its beginning is the time, which neighbours share."""
+    return str(run_id)[-8:]
+
+
+def running_now(project_id: str) -> int:
+    """How many runs are being carried out, counted up to ten; one query."""
+    going = Run.objects.filter(project_id=project_id, status__in=("running", "dispatching"))
+    return len(going.values_list("pk")[:10])
+
+
 def is_shared(project_id: str) -> bool:
     """Whether more than one person has a role in the project; one query."""
     active = current_bindings().filter(project=project_id, subject_type="user", state="active")

@@ -7,6 +7,7 @@ from django.urls import URLPattern, URLResolver, path
 from apps.panel.views import (
     audit,
     dashboard,
+    go,
     people,
     projects,
     run,
@@ -21,6 +22,8 @@ from apps.panel.views import (
 
 pages: list[URLPattern | URLResolver] = [
     path("", dashboard.Dashboard.as_view(), name="index"),
+    path("go/", go.Go.as_view(), name="go"),
+    path("keys/", go.Keys.as_view(), name="keys"),
     path("p/<str:p>/tasks/", tasks.TaskList.as_view(), name="tasks"),
     path("p/<str:p>/tasks/new/", task_edit.NewTask.as_view(), name="task-new"),
     path("p/<str:p>/task/<str:t>/", task.TaskRuns.as_view(), name="task"),

@@ -82,6 +82,11 @@ def duration(span: timedelta | None) -> str:
     return _("%(d)d d %(h)d h") % {"d": seconds // 86_400, "h": seconds % 86_400 // 3600}
 
 
+def milliseconds(span: int) -> str:
+    """The same for a span in milliseconds."""
+    return duration(timedelta(milliseconds=span))
+
+
 def ago(at: datetime) -> str:
     """How long ago, or in how long, in one unit; a date beyond thirty days."""
     seconds = (clock.now() - at).total_seconds()
