@@ -303,6 +303,69 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="ProjectHourTotal",
+            fields=[
+                (
+                    "id",
+                    apps.core.fields.IdField(
+                        default=apps.core.ids.uuid7, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("project_id", models.CharField(max_length=128)),
+                ("hour", models.DateTimeField()),
+                ("status", models.CharField(max_length=32)),
+                ("runs", models.IntegerField()),
+                ("duration_ms", models.BigIntegerField()),
+            ],
+            options={
+                "db_table": "run_project_hour_totals",
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("project_id", "hour", "status"), name="run_project_hour_total_key"
+                    )
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="TaskDayTotal",
+            fields=[
+                (
+                    "id",
+                    apps.core.fields.IdField(
+                        default=apps.core.ids.uuid7, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("project_id", models.CharField(max_length=128)),
+                ("task_id", models.UUIDField()),
+                ("day", models.DateField()),
+                ("runs", models.IntegerField()),
+                ("duration_ms", models.BigIntegerField()),
+                ("longest_ms", models.BigIntegerField()),
+            ],
+            options={
+                "db_table": "run_task_day_totals",
+                "indexes": [
+                    models.Index(
+                        models.F("project_id"),
+                        models.F("day"),
+                        models.OrderBy(models.F(column), descending=True),
+                        name=f"run_task_day_{name}",
+                    )
+                    for column, name in (("runs", "runs"), ("duration_ms", "duration"), ("longest_ms", "longest"))
+                ],
+                "constraints": [models.UniqueConstraint(fields=("task_id", "day"), name="run_task_day_key")],
+            },
+        ),
+        migrations.CreateModel(
+            name="UsualDuration",
+            fields=[
+                ("task_id", models.UUIDField(primary_key=True, serialize=False)),
+                ("runs", models.IntegerField()),
+                ("mean_ms", models.BigIntegerField()),
+            ],
+            options={"db_table": "run_usual_durations"},
+        ),
+        migrations.CreateModel(
             name="Skip",
             fields=[
                 (
@@ -471,6 +534,17 @@ class Migration(migrations.Migration):
                 models.OrderBy(models.F("created_at"), descending=True),
                 models.OrderBy(models.F("id"), descending=True),
                 name="run_project_trigger",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="run",
+            index=models.Index(
+                models.F("project"),
+                models.F("triggered_by_id"),
+                models.OrderBy(models.F("created_at"), descending=True),
+                models.OrderBy(models.F("id"), descending=True),
+                condition=models.Q(("triggered_by_type", "user")),
+                name="run_project_person",
             ),
         ),
         migrations.AddIndex(
