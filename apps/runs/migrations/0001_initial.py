@@ -400,7 +400,10 @@ class Migration(migrations.Migration):
                     models.CharField(
                         choices=[
                             ("scheduler_down", "No scheduler was running."),
-                            ("clock_jump", "The system's clock was set forward."),
+                            (
+                                "clock_jump",
+                                "The system's clock was set forward, or the machine was asleep.",
+                            ),
                             (
                                 "late",
                                 "The scheduler was too late, for example because the database was away.",
@@ -820,6 +823,14 @@ class Migration(migrations.Migration):
                 condition=models.Q(("scheduled_for__isnull", False)),
                 fields=["task", "scheduled_for"],
                 name="run_skip_due",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="skip",
+            index=models.Index(
+                condition=models.Q(("last_scheduled_for__isnull", False)),
+                fields=["task", "last_scheduled_for"],
+                name="run_skip_span",
             ),
         ),
         migrations.AddConstraint(

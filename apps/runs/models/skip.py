@@ -30,7 +30,7 @@ class MissedCause(models.TextChoices):
     """Why a due time was missed, as far as the scheduler knows."""
 
     SCHEDULER_DOWN = "scheduler_down", _("No scheduler was running.")
-    CLOCK_JUMP = "clock_jump", _("The system's clock was set forward.")
+    CLOCK_JUMP = "clock_jump", _("The system's clock was set forward, or the machine was asleep.")
     LATE = "late", _("The scheduler was too late, for example because the database was away.")
 
 
@@ -60,6 +60,11 @@ class Skip(models.Model):
                 fields=["task", "scheduled_for"],
                 condition=Q(scheduled_for__isnull=False),
                 name="run_skip_due",
+            ),
+            models.Index(
+                fields=["task", "last_scheduled_for"],
+                condition=Q(last_scheduled_for__isnull=False),
+                name="run_skip_span",
             ),
         ]
         constraints = [
