@@ -12,9 +12,7 @@ from django.utils.translation import pgettext_lazy
 
 from apps.panel.task_form import CONCURRENCY, KINDS, LANGUAGES, TaskForm
 
-CODE = {"source", "shell", "argv", "before", "after"}
-# Of the three bodies only the one that runs is compared; the others are leftovers of the form.
-_BODY = {"script": "source", "shell": "shell", "command": "argv"}
+CODE = {"source", "before", "after"}
 _LABELS: tuple[tuple[str, Promise], ...] = (
     ("name", _("Name")),
     ("slug", _("Short name")),
@@ -76,9 +74,9 @@ class Difference:
 
 def between(before: TaskForm, after: TaskForm) -> list[Difference]:
     """All fields that differ, what runs first."""
-    bodies = [form.values[_BODY.get(form.values["kind"], "shell")] for form in (before, after)]
-    name = _BODY.get(after.values["kind"], "shell")
-    found = [Difference(name, pgettext_lazy("field", "Script"), *bodies)] if bodies[0] != bodies[1] else []
+    found = []
+    if before.text != after.text:
+        found.append(Difference("source", pgettext_lazy("field", "Script"), before.text, after.text))
     for field, label in _LABELS:
         one, other = (_shown(form, field) for form in (before, after))
         if one != other:

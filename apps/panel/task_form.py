@@ -85,6 +85,16 @@ class TaskForm:
         ]
         return cls(values, pairs, stored)
 
+    @property
+    def language(self) -> str:
+        """The language of what runs, for colouring it."""
+        return self.values["language"] if self.values["kind"] == "script" else "shell"
+
+    @property
+    def text(self) -> str:
+        """What runs, as one text."""
+        return self.values[_BODY.get(self.values["kind"], "shell")]
+
     def fields(self) -> dict[str, Any]:
         """The fields of api.md; raises InvalidInput with all that cannot even be read."""
         self.errors = {}

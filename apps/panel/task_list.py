@@ -50,6 +50,11 @@ class Bit:
     started_at: datetime | None
     finished_at: datetime | None
 
+    @property
+    def at(self) -> datetime | None:
+        """When it was over, else when it was made."""
+        return self.finished_at or self.created_at
+
 
 @dataclass(frozen=True)
 class TaskRow:
@@ -59,6 +64,11 @@ class TaskRow:
     history: Sequence[Bit]
     current: Run | None
     schedule: schedules.Outlook
+
+    @property
+    def statuses(self) -> list[str]:
+        """The states of the history, for its bars."""
+        return [bit.status for bit in self.history]
 
     @property
     def last(self) -> Bit | None:
@@ -158,7 +168,7 @@ def _in_two_parts(
         return pages.Page(found, None)
     number, order = places[limit - 1]
     return pages.Page(
-        found[:limit], pages.encode("panel.tasks", bound, [number, *pages.position(found[limit - 1], order)])
+        found[:limit], pages.encode("panel.tasks", bound, [number, *pages.place(found[limit - 1], order)])
     )
 
 
