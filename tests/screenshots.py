@@ -31,6 +31,13 @@ WIDTHS = {"desktop": (1440, 900), "phone": (390, 844)}
 THEMES = ("light", "dark")
 LANGUAGES = {"en": "en", "zh": "zh-hans"}
 
+# What a usual machine shows: its own plain fonts, not the wide fallback of a bare container.
+FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd"><fontconfig>
+<include ignore_missing="yes">/etc/fonts/fonts.conf</include>
+<alias binding="same"><family>sans-serif</family><prefer><family>Liberation Sans</family><family>Noto Sans CJK SC</family></prefer></alias>
+<alias binding="same"><family>system-ui</family><prefer><family>Liberation Sans</family><family>Noto Sans CJK SC</family></prefer></alias>
+<alias binding="same"><family>Menlo</family><prefer><family>DejaVu Sans Mono</family><family>Noto Sans Mono CJK SC</family></prefer></alias>
+</fontconfig>"""
 BUILD = r"""
 for i in $(seq 1 140); do printf '\033[2m%s\033[0m building module %03d of 140\n' "$(date +%T)" $i; done
 printf '\033[33mwarning\033[0m: package "left-pad" is deprecated, see https://example.org/left-pad\n'
@@ -185,8 +192,11 @@ def take(up: Up, out: Path, pages: dict[str, str], *, fast: bool) -> None:
 
     out.mkdir(parents=True, exist_ok=True)
     base = f"http://127.0.0.1:{up.port}"
+    fonts = up.home.parent / "fonts.conf"
+    fonts.write_text(FONTS, encoding="utf-8")
+    env = {**os.environ, "FONTCONFIG_FILE": str(fonts)}
     with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS, env=env)
         for width, theme, language in _looks(fast):
             size = WIDTHS[width]
             context = browser.new_context(

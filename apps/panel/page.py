@@ -42,11 +42,13 @@ class Page(View):
 
     `permissions` names for each method the project permission it needs, or SIGNED_IN, or ADMINISTRATOR; a method
     that is not named is refused. With a project permission the URL carries `p`, or `locate` finds the project.
+    `part` is the template of what the page keeps fresh; a page with several names them in `parts`.
     """
 
     permissions: ClassVar[dict[str, str]] = {}
     template: ClassVar[str] = ""
     part: ClassVar[str] = ""
+    parts: ClassVar[dict[str, str]] = {}
     section: ClassVar[str] = ""
     title: ClassVar[str | Promise] = ""
 
@@ -120,12 +122,12 @@ class Page(View):
         part = self.request.headers.get("X-Part")
         frame = frame_context(self.request, self.visitor, getattr(self, "project", None), self.section)
         everything = {"title": self.title, **frame, **context}
-        if part and self.part:
-            return self._part(everything)
+        if part and (live := self.parts.get(part, self.part)):
+            return self._part(everything, live)
         return render(self.request, template or self.template, everything, status=status)
 
-    def _part(self, context: dict[str, Any]) -> HttpResponse:
-        response = render(self.request, self.part, context)
+    def _part(self, context: dict[str, Any], template: str) -> HttpResponse:
+        response = render(self.request, template, context)
         badge = next((entry.badge for entry in context["tabbar"] if entry.key == "runs"), "")
         tag = f'"{hashlib.sha256(response.content + badge.encode()).hexdigest()[:24]}"'
         if self.request.headers.get("If-None-Match") == tag:
@@ -136,7 +138,7 @@ class Page(View):
 
     def to_sign_in(self, request: HttpRequest) -> HttpResponse:
         """To the sign-in page, and back here afterwards."""
-        back = request.get_full_path() if request.method == "GET" else ""
+        back = request.get_full_path() if request.method == "GET" or "GET" in self.permissions else ""
         query = f"?{urlencode({'next': back})}" if back else ""
         if request.headers.get("X-Part"):
             return HttpResponse(status=401)

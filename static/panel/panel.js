@@ -73,24 +73,38 @@ const rows = (root) => [...root.querySelectorAll("[data-row]")].map((row) => row
 function replace(part, html) {
   const fresh = new DOMParser().parseFromString(html, "text/html");
   if (part.matches(":hover") && part.querySelector("[data-row]:hover") && rows(part) !== rows(fresh)) return false;
-  const held = document.activeElement && part.contains(document.activeElement) ? document.activeElement.dataset.key : null;
-  const at = part.querySelector(".ql-at")?.dataset.row;
-  const opened = [...part.querySelectorAll("details[open][data-key]")].map((one) => one.dataset.key);
   const root = fresh.querySelector("[data-state-of-part]");
   if (root) {
     part.dataset.live = root.dataset.stateOfPart;
     if (root.dataset.title) document.title = root.dataset.title;
     if (root.dataset.say) say(root.dataset.say);
   }
-  part.replaceChildren(...fresh.body.childNodes);
-  for (const key of opened) part.querySelector(`details[data-key="${CSS.escape(key)}"]`)?.setAttribute("open", "");
-  if (at) part.querySelector(`[data-row="${CSS.escape(at)}"]`)?.classList.add("ql-at");
-  if (held) part.querySelector(`[data-key="${CSS.escape(held)}"]`)?.focus();
+  for (const piece of fresh.querySelectorAll("[data-into]")) {
+    const target = document.getElementById(piece.dataset.into);
+    if (target) swap(target, piece.childNodes);
+    piece.remove();
+  }
+  swap(part, fresh.body.childNodes);
   count();
   if (root?.dataset.stateOfPart === "0") over();
   document.dispatchEvent(new CustomEvent("ql:part", { detail: part }));
   return true;
 }
+
+/** New content in place of the old; what was open, chosen or held by the keyboard stays so. */
+function swap(target, nodes) {
+  const held = document.activeElement && target.contains(document.activeElement) ? keyOf(document.activeElement) : null;
+  const at = target.querySelector(".ql-at")?.dataset.row;
+  const opened = [...target.querySelectorAll("details[open][data-key]")].map((one) => one.dataset.key);
+  target.replaceChildren(...nodes);
+  for (const key of opened) target.querySelector(`details[data-key="${CSS.escape(key)}"]`)?.setAttribute("open", "");
+  if (at) target.querySelector(`[data-row="${CSS.escape(at)}"]`)?.classList.add("ql-at");
+  if (!held) return;
+  const again = target.querySelector(`[data-key="${CSS.escape(held)}"]`);
+  (again?.matches("details") ? again.querySelector("summary") : again)?.focus();
+}
+
+const keyOf = (element) => element.dataset.key ?? (element.matches("summary") ? element.parentElement.dataset.key : null);
 
 function over() {
   for (const element of document.querySelectorAll("[data-only-live]")) element.hidden = true;
@@ -196,6 +210,9 @@ for (const list of document.querySelectorAll("[data-tabs]")) {
     if (focus) chosen.focus();
   };
   list.hidden = false;
+  window.matchMedia("(min-width: 1280px)").addEventListener("change", () => {
+    if (tabs.find((tab) => tab.getAttribute("aria-selected") === "true")?.offsetParent === null) show(tabs[0]);
+  });
   show(tabs.find((tab) => tab.getAttribute("aria-selected") === "true") ?? tabs[0]);
   list.addEventListener("click", (event) => {
     const tab = event.target.closest("[role=tab]");

@@ -13,6 +13,7 @@ from django.utils.safestring import SafeString, mark_safe
 
 from apps.core import clock
 from apps.panel import drawings, queries, words
+from apps.runs.models import Run
 
 register = template.Library()
 
@@ -115,6 +116,32 @@ def pace(took_ms: int | None, usual_ms: int | None, status: str = "", *, wide: b
 
 
 @register.simple_tag
+def pace_of(run: Run, usual_ms: int | None) -> SafeString:
+    """The wide bar of a run that goes on."""
+    since = clock.now() - run.started_at if run.started_at else timedelta()
+    return drawings.pace(since // timedelta(milliseconds=1), usual_ms, run.status, wide=True)
+
+
+@register.simple_tag
+def columns(series: Sequence[drawings.Column]) -> SafeString:
+    """A chart of stacked columns; each leads to its runs."""
+    return drawings.columns(series)
+
+
+@register.simple_tag
+def line(series: Sequence[drawings.Column]) -> SafeString:
+    """The mean duration under such a chart."""
+    return drawings.line([column.mean_ms for column in series])
+
+
+@register.simple_tag
+def longest_mean(series: Sequence[drawings.Column]) -> str:
+    """The top of that line."""
+    most = max((column.mean_ms for column in series if column.mean_ms is not None), default=None)
+    return "" if most is None else words.milliseconds(most)
+
+
+@register.simple_tag
 def blocks(used: int, total: int) -> SafeString:
     """Slots as blocks; above 32 only the numbers beside it say how many."""
     shown = min(total, 32)
@@ -165,15 +192,16 @@ def epoch(at: datetime | None) -> str:
 
 
 @register.simple_tag
-def took(start: datetime | None, end: datetime | None) -> SafeString | str:
-    """A duration; still counting (by script) while there is no end."""
+def took(start: datetime | None, end: datetime | None, usual_ms: int | None = None) -> SafeString | str:
+    """A duration; still counting (by script) while there is no end, a bar beside it with it."""
     if start is None:
         return ""
     if end is not None:
         return words.duration(end - start)
     return format_html(
-        '<span class="ql-num" data-since="{}">{}</span>',
+        '<span class="ql-num" data-since="{}"{}>{}</span>',
         clock.to_ms(start),
+        format_html(' data-usual="{}"', usual_ms) if usual_ms else "",
         words.duration(clock.now() - start),
     )
 
@@ -188,6 +216,12 @@ def duration(milliseconds: int | None) -> str:
 def size(count: int | None) -> str:
     """Bytes in words."""
     return "" if count is None else words.size(count)
+
+
+@register.filter
+def wait_reason(code: str) -> str:
+    """Why a run waits."""
+    return str(words.WAITS.get(code, code))
 
 
 @register.filter
