@@ -33,10 +33,10 @@ LANGUAGES = {"en": "en", "zh": "zh-hans"}
 
 # What a usual machine shows: its own plain fonts, not the wide fallback of a bare container.
 FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd"><fontconfig>
-<include ignore_missing="yes">/etc/fonts/fonts.conf</include>
 <alias binding="same"><family>sans-serif</family><prefer><family>Liberation Sans</family><family>Noto Sans CJK SC</family></prefer></alias>
 <alias binding="same"><family>system-ui</family><prefer><family>Liberation Sans</family><family>Noto Sans CJK SC</family></prefer></alias>
 <alias binding="same"><family>Menlo</family><prefer><family>DejaVu Sans Mono</family><family>Noto Sans Mono CJK SC</family></prefer></alias>
+<include ignore_missing="yes">/etc/fonts/fonts.conf</include>
 </fontconfig>"""
 BUILD = r"""
 for i in $(seq 1 140); do printf '\033[2m%s\033[0m building module %03d of 140\n' "$(date +%T)" $i; done
@@ -64,6 +64,12 @@ TASKS: list[dict[str, Any]] = [
     {"name": "Check free disk space", "slug": "disk", "shell": "df -h / | tail -1"},
     {"name": "Old importer", "slug": "old-importer", "shell": "true", "enabled": False},
 ]  # fmt: skip
+
+
+SCHEDULES = {
+    "backup-db": "0 3 * * *", "build-site": "0 */6 * * *", "sync-feeds": "0 * * * *", "jd-daily": "30 8 * * *",
+    "weekly-report": "0 9 * * 1", "clean-tmp": "15 */3 * * *", "disk": "*/30 * * * *",
+}  # fmt: skip
 
 
 def main() -> None:
@@ -98,6 +104,8 @@ def furnish(up: Up) -> dict[str, str]:
         tasks[fields["slug"]] = task = api.make(**{k: v for k, v in fields.items() if k != "enabled"})
         if not enabled:
             api.ok("PATCH", f"/projects/default/tasks/{task['slug']}", {"enabled": False}, If_Match='"1"')
+    for slug, rule in SCHEDULES.items():
+        api.ok("POST", f"/projects/default/tasks/{slug}/triggers", {"kind": "cron", "schedule": rule})
     history(up)
     failed = api.start(tasks["backup-db"])
     ended = [failed] + [

@@ -153,6 +153,10 @@ class Page(View):
         """A confirmation on the next page."""
         messages.success(self.request, sentence)
 
+    def warn(self, sentence: str) -> None:
+        """Something that must not be overlooked, on the next page."""
+        messages.error(self.request, sentence)
+
     def complain(self, error: DomainError) -> None:
         """A refusal on the next page: the sentence, and the code in small."""
         sentence = next(

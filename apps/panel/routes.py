@@ -24,6 +24,7 @@ pages: list[URLPattern | URLResolver] = [
     *task_routes.pages,
     path("p/<str:p>/runs/", runs.RunList.as_view(), name="runs"),
     path("p/<str:p>/audit/", audit.AuditLog.as_view(), name="audit"),
+    path("p/<str:p>/audit/check/", audit.CheckChain.as_view(), name="audit-check"),
     path("p/<str:p>/", projects.ShowProject.as_view(), name="project"),
     path("p/<str:p>/roles/", projects.ChangeRole.as_view(), name="project-roles"),
     path("p/<str:p>/archive/", projects.ArchiveProject.as_view(), name="project-archive"),

@@ -129,8 +129,12 @@ function say(sentence) {
   }, Math.max(0, tellAt + 5000 - Date.now()));
 }
 
-// Toasts leave after six seconds unless they are looked at.
-for (const toast of document.querySelectorAll("#toasts > li")) {
+// Confirmations leave after six seconds unless they are looked at; refusals stay until they are closed.
+for (const button of document.querySelectorAll("#toasts [data-dismiss]")) {
+  button.hidden = false;
+  button.addEventListener("click", () => button.closest("li").remove());
+}
+for (const toast of document.querySelectorAll("#toasts > li:not(.ql-error)")) {
   const leave = () => (toast.matches(":hover, :focus-within") ? setTimeout(leave, 2000) : toast.remove());
   setTimeout(leave, 6000);
 }

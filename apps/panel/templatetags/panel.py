@@ -40,7 +40,7 @@ def mark(status: str) -> SafeString:
     """The icon of a state alone; its word must stand beside it."""
     look = words.LOOKS.get(status, status)
     return format_html(
-        '<span data-state="{}"><svg class="ql-i" aria-hidden="true"><use href="#s-{}"/></svg></span>',
+        '<span class="ql-mark" data-state="{}"><svg class="ql-i" aria-hidden="true"><use href="#s-{}"/></svg></span>',
         look,
         look,
     )
