@@ -9,7 +9,7 @@ from datetime import date, timedelta
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import ngettext, pgettext
 
 from apps.core import clock
 from apps.panel import schedules, task_list, words
@@ -31,7 +31,7 @@ class Head:
     outlook: Outlook
     current: Run | None
     last: Bit | None
-    sentences: list[str]
+    sentence: str
 
 
 def head(task: Task) -> Head:
@@ -40,7 +40,9 @@ def head(task: Task) -> Head:
     current = task_list.holders([task.pk]).get(task.pk)
     bits = task_list.histories([task.pk]).get(task.pk, [])
     last = next((bit for bit in reversed(bits) if bit.finished_at or bit.status == "lost"), None)
-    return Head(outlook, current, last, _sentences(task, outlook, last))
+    return Head(
+        outlook, current, last, pgettext("between sentences", " ").join(_sentences(task, outlook, last))
+    )
 
 
 def _sentences(task: Task, outlook: Outlook, last: Bit | None) -> list[str]:

@@ -60,8 +60,6 @@ def day_and_time(at: datetime) -> str:
     """A time near now as people say it, in the panel's zone."""
     local, today = timezone.localtime(at), timezone.localdate(clock.now())
     days, text = (local.date() - today).days, local.strftime("%H:%M")
-    if local.second:
-        text = local.strftime("%H:%M:%S")
     if days == 0:
         return _("today %(time)s") % {"time": text}
     if days == -1:
@@ -102,9 +100,12 @@ def split_commas(text: str) -> list[str]:
 
 @register.filter
 def wall(at: datetime) -> SafeString:
-    """A time by the clocks it carries, with its weekday."""
-    text = f"{at:%Y-%m-%d %H:%M}" + (f":{at:%S}" if at.second else "")
-    return format_html('<time datetime="{}">{} {}</time>', at.isoformat(), date_format(at, "D"), text)
+    """A time by the clocks it carries, with its weekday; a narrow page leaves the year out."""
+    text = f"{at:%m-%d %H:%M}" + (f":{at:%S}" if at.second else "")
+    return format_html(
+        '<time datetime="{}">{} <span class="ql-year">{}-</span>{}</time>',
+        at.isoformat(), date_format(at, "D"), at.year, text,
+    )  # fmt: skip
 
 
 @register.filter

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.translation import gettext as _
+from django.utils.translation import pgettext
 
 from apps.core.errors import InvalidInput
 from apps.panel import differences, queries, task_page
@@ -91,10 +93,10 @@ class TaskRevisions(TaskTab):
         people = queries.names(item.revision.created_by[1] for item in page.items)
         forms = [TaskForm.of_revision(item) for item in page.items]
         # What a revision changed is known where the one before it is on the page too.
-        changes = [differences.between(old, new) for new, old in itertools.pairwise(forms)] + [None]
+        changes = [_names(differences.between(old, new)) for new, old in itertools.pairwise(forms)]
         rows = [
             (item.revision, people.get(item.revision.created_by[1], ""), changed)
-            for item, changed in zip(page.items, changes, strict=False)
+            for item, changed in zip(page.items, [*changes, None], strict=False)
         ]
         return self.tab_page(task, page=page, rows=rows, current_revision=task.revision.task_revision)
 
@@ -156,6 +158,12 @@ class UseRevision(Action):
 
     def after(self, **kwargs: Any) -> HttpResponse:
         return self.back("panel:task-revisions", kwargs["p"], kwargs["t"])
+
+
+def _names(found: Sequence[differences.Difference]) -> str:
+    """The fields that differ, each once."""
+    labels = dict.fromkeys(str(one.label) for one in found)
+    return pgettext("list", ", ").join(labels) or _("nothing")
 
 
 def _number(text: str) -> int:

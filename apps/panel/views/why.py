@@ -14,7 +14,7 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy, ngettext, pgettext
 
 from apps.core import clock
 from apps.core.errors import NotFound
@@ -105,9 +105,14 @@ class Help:
 
 @dataclass(frozen=True)
 class Group:
-    """Due times one after the other of which there is nothing to tell but that they ran; or a single one."""
+    """Due times one after the other with one outcome, or a single one."""
 
     told: list[Told]
+
+    @property
+    def sentence(self) -> str:
+        """What is to be said of all of them; nothing where they ran."""
+        return _outcome(self.told[0])[1]
 
     @property
     def last(self) -> Told:
@@ -212,15 +217,18 @@ def _look(entry: due.Entry) -> tuple[str, str, str | Promise]:
 
 
 def _groups(told: Sequence[Told]) -> list[Group]:
-    """Long rows of the same plain outcome become one group; everything else stands alone."""
+    """Long rows of one outcome become one group; everything else stands alone."""
     found: list[Group] = []
-    for status, same in itertools.groupby(told, key=lambda one: one.entry.status):
+    for _key, same in itertools.groupby(told, key=_outcome):
         row = list(same)
-        if status in ("ran", "planned") and len(row) > _FOLD_FROM:
-            found.append(Group(row))
-        else:
-            found += [Group([one]) for one in row]
+        found += [Group(row)] if len(row) > _FOLD_FROM else [Group([one]) for one in row]
     return found
+
+
+def _outcome(told: Told) -> tuple[str, str]:
+    """What makes two due times the same to tell."""
+    plain = told.entry.status in ("ran", "planned")
+    return told.entry.status, "" if plain else str(told.entry.sentence)
 
 
 def _answer(entries: Sequence[due.Entry]) -> str:
@@ -236,7 +244,7 @@ def _answer(entries: Sequence[due.Entry]) -> str:
     rest = ngettext("%(n)d time no run came of it.", "%(n)d times no run came of it.", missing) % {
         "n": missing
     }
-    return f"{times} {rest}"
+    return times + pgettext("between sentences", " ") + rest
 
 
 def _moment(text: str) -> datetime | None:
