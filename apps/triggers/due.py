@@ -146,7 +146,7 @@ def _periods(task: Task, until: datetime) -> Iterator[tuple[TriggerRevision, dat
     """Each revision with the time for which it held: later than the first moment, through the second."""
     rows = TriggerRevision.objects.filter(task_id=task.pk, created_at__lt=until)
     found = list(rows.order_by("trigger_id", "version"))
-    for revision, following in zip(found, [*found[1:], None], strict=True):
+    for revision, following in zip(found, [*found[1:], None], strict=False):
         same = following is not None and following.trigger_id == revision.trigger_id
         if not revision.deleted:
             yield revision, revision.created_at, following.created_at if same and following else until
@@ -254,10 +254,7 @@ def _entry(
     revision = due.revision
     by, since = _who(due, verdict, switches)
     waiting_for = waiting.get(run.pk) if run else None
-    change = None
-    if revision.kind == "cron" and not due.left_out:
-        rule = rule_of(revision)
-        change = special(rule, due.at) if isinstance(rule, CronRule) else None
+    change = special(rule_of(revision), due.at) if revision.kind == "cron" and not due.left_out else None
     sentence, action = explain(verdict, skip=skip, waiting_for=waiting_for, change=change)
     return Entry(
         due.at,

@@ -17,7 +17,7 @@ from apps.core import clock
 from apps.triggers import drafts
 from apps.triggers.schedules import walls, words, zones
 from apps.triggers.schedules.cron import MANUAL, Cron, parse
-from apps.triggers.schedules.rules import CronRule, rule_of
+from apps.triggers.schedules.rules import CronRule, Rule, rule_of
 from apps.triggers.schedules.zones import Change
 
 MAX_COUNT = 100
@@ -160,9 +160,9 @@ def preview(
     )
 
 
-def special(rule: CronRule | None, due: datetime) -> str | None:
+def special(rule: Rule | None, due: datetime) -> str | None:
     """What a clock change does to a due time: moved, first_of_two, second_of_two or nothing."""
-    if rule is None:
+    if not isinstance(rule, CronRule):
         return None
     tz = rule.tz
     shown = zones.wall(due, zones.offset(due, tz))

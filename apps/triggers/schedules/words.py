@@ -10,6 +10,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, npgettext, pgettext
 
+from apps.core.errors import DomainError
 from apps.triggers.schedules import zones
 from apps.triggers.schedules.cron import MANUAL, Cron, parse
 
@@ -19,7 +20,14 @@ _UNITS_MS = (("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000), ("sec
 
 
 def of(trigger: Any) -> str:
-    """The rule of a trigger or of a revision; raises ScheduleInvalid where it is broken."""
+    """The rule of a trigger or of a revision; one that is broken is shown as it is."""
+    try:
+        return _of(trigger)
+    except DomainError:
+        return str(trigger.schedule or trigger.timezone)
+
+
+def _of(trigger: Any) -> str:
     kind = trigger.kind
     if kind == "cron":
         return cron(trigger.schedule)
