@@ -135,10 +135,10 @@ def test_clock_changes(time: Any) -> None:
     clock_at(time, "2026-10-24T12:00:00")
     Trigger.objects.update(due_at=utc("2026-10-25"), fire_at=utc("2026-10-25"))
     later = due.timeline(of, since=utc("2026-10-24T12:00"), until=utc("2026-10-25T12:00")).items
-    assert [(entry.trigger_id == fixed.pk, entry.change) for entry in later] == [
-        (False, "first_of_two"), (True, "first_of_two"), (False, "first_of_two"),
-        (False, "second_of_two"), (False, "second_of_two"),
-    ] or len(later) == 5  # fmt: skip
+    assert sorted((entry.due_at.hour, entry.due_at.minute, entry.change) for entry in later) == [
+        (0, 0, "first_of_two"), (0, 30, "first_of_two"), (0, 30, "first_of_two"),
+        (1, 0, "second_of_two"), (1, 30, "second_of_two"),
+    ]  # fmt: skip
     assert sum(entry.trigger_id == fixed.pk for entry in later) == 1
 
 
@@ -153,8 +153,8 @@ def test_jitter_and_what_nobody_has_looked_at(time: Any) -> None:
     assert entry.document()["jitter_ms"] == (trigger.fire_at - trigger.due_at).total_seconds() * 1000  # type: ignore[operator]
     clock_at(time, "2026-11-30T03:30:00")
     assert told(of, "2026-11-30T01:00", "2026-11-30T03:30") == [
-        ("01:00", "missed", "scheduler_down"), ("02:00", "missed", "scheduler_down"), ("03:00", "missed", "scheduler_down"),
-    ]  # fmt: skip
+        (hour, "missed", "scheduler_down") for hour in ("01:00", "02:00", "03:00")
+    ]
     assert health_of() is not None
 
 
@@ -188,8 +188,10 @@ def test_archived_and_boot(time: Any) -> None:
     clock_at(time, "2026-11-30T00:02:30")
     fire()
     assert told(of, "2026-11-30T00:00", "2026-11-30T00:03") == [
-        ("00:00", "ran", "cancelled"), ("00:01", "archived", "project_archived"), ("00:02", "archived", "project_archived"),
-    ]  # fmt: skip
+        ("00:00", "ran", "cancelled"),
+        ("00:01", "archived", "project_archived"),
+        ("00:02", "archived", "project_archived"),
+    ]
     assert (
         due.timeline(of, since=utc("2026-11-30T00:00"), until=utc("2026-11-30T00:01")).items[0].trigger_id
         == boot.pk
@@ -225,12 +227,9 @@ def test_pages_are_bounded_and_go_on(time: Any) -> None:
         assert cursor is not None
     assert len(seen) == len(set(seen)) == 200
     assert seen == sorted(seen)
-    for options in (
-        {"since": utc("2025-01-01"), "until": utc("2026-12-30")},
-        {"since": utc("2026-11-30"), "until": utc("2026-11-30")},
-    ):
+    for since in ("2025-01-01", "2026-12-30"):
         with pytest.raises(InvalidInput):
-            due.timeline(of, **options)
+            due.timeline(of, since=utc(since), until=utc("2026-12-30"))
 
 
 def test_over_the_api(time: Any) -> None:
@@ -241,21 +240,19 @@ def test_over_the_api(time: Any) -> None:
     fire()
     viewer = api(member("viewer"))
     url = "projects/default/tasks/nightly/due"
-    item = viewer("GET", url).json()["items"][-1]
     run = Run.objects.get()
-    assert item["due_at"] == "2026-11-30T00:01:00.000Z" or item["run"]["id"] == str(run.pk)
-    answer = viewer("GET", f"{url}?since=2026-11-30T00:00:00Z&until=2026-11-30T00:05:00Z&limit=2")
+    span = "since=2026-11-30T00:00:00Z&until=2026-11-30T00:05:00Z&limit=2"
+    answer = viewer("GET", f"{url}?{span}")
     assert answer.status_code == 200
     body = answer.json()
     assert [entry["status"] for entry in body["items"]] == ["waits", "planned"]
     assert body["items"][0]["run"] == {"id": str(run.pk), "status": "queued"}
-    following = viewer(
-        "GET",
-        f"{url}?since=2026-11-30T00:00:00Z&until=2026-11-30T00:05:00Z&limit=2&cursor={body['next_cursor']}",
-    )
+    following = viewer("GET", f"{url}?{span}&cursor={body['next_cursor']}")
     assert [entry["due_at"][14:16] for entry in following.json()["items"]] == ["03", "04"]
     assert viewer("GET", f"{url}?since=yesterday").status_code == 400
     assert viewer("GET", f"{url}?cursor=x").json()["code"] == "cursor_invalid"
+    clock_at(time, "2026-11-30T00:01:30")
+    assert [entry["run"]["id"] for entry in viewer("GET", url).json()["items"]] == [str(run.pk)]
     other = viewer("GET", f"{url}?since=2026-11-30T00:00:00Z&limit=2&cursor={body['next_cursor']}")
     assert other.json()["code"] == "cursor_mismatch"
 
