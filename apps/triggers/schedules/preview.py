@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 from django.conf import settings
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import ngettext, pgettext
 
 from apps.core import clock
 from apps.triggers import drafts
@@ -314,9 +314,9 @@ def _cron_warnings(rule: Cron) -> Iterator[Warning]:
             _("Six fields are read with the seconds first; some programs read them last."),
         )
     for unit, size, text in (
-        (rule.second, 60, _("seconds")),
-        (rule.minute, 60, _("minutes")),
-        (rule.hour, 24, _("hours")),
+        (rule.second, 60, pgettext("unit", "seconds")),
+        (rule.minute, 60, pgettext("unit", "minutes")),
+        (rule.hour, 24, pgettext("unit", "hours")),
     ):
         if unit.text.startswith("*/") and size % int(unit.text[2:] if unit.text[2:].isdigit() else 1):
             yield Warning(

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext, npgettext, pgettext
+from django.utils.translation import npgettext, pgettext
 
 from apps.core.errors import DomainError
 from apps.triggers.schedules import zones
@@ -72,7 +72,12 @@ def listing(values: Sequence[Any], name: Callable[[Any], str] = str) -> str:
         return pgettext("list", "%(first)s, %(second)s, … %(last)s") % {
             "first": first, "second": second, "last": last
         }  # fmt: skip
-    parts = [name(a) if a == b else _range(name(a), name(b), b - a) for a, b in _runs(values)]
+    to = (
+        pgettext("list of numbers", "%(first)s to %(last)s")
+        if name is str
+        else pgettext("list of names", "%(first)s to %(last)s")
+    )
+    parts = [name(a) if a == b else to % {"first": name(a), "last": name(b)} for a, b in _runs(values)]
     if len(parts) == 1:
         return parts[0]
     return pgettext("list", "%(most)s and %(last)s") % {
@@ -83,12 +88,6 @@ def listing(values: Sequence[Any], name: Callable[[Any], str] = str) -> str:
 
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
-
-
-def _range(first: str, last: str, distance: int) -> str:
-    if distance == 1:
-        return pgettext("list", ", ").join((first, last))
-    return pgettext("list", "%(first)s to %(last)s") % {"first": first, "last": last}
 
 
 def _runs(values: Sequence[int]) -> list[tuple[int, int]]:
@@ -103,13 +102,19 @@ def _runs(values: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _every(unit: str, number: int) -> str:
-    texts = {
-        "second": ngettext("every second", "every %(number)d seconds", number),
-        "minute": ngettext("every minute", "every %(number)d minutes", number),
-        "hour": ngettext("every hour", "every %(number)d hours", number),
-        "day": ngettext("every day", "every %(number)d days", number),
-    }
-    return texts[unit] % {"number": number}
+    if number == 1:
+        return {
+            "second": pgettext("schedule", "every second"),
+            "minute": pgettext("schedule", "every minute"),
+            "hour": pgettext("schedule", "every hour"),
+            "day": pgettext("schedule", "every day"),
+        }[unit]
+    return {
+        "second": npgettext("schedule", "every %(number)d second", "every %(number)d seconds", number),
+        "minute": npgettext("schedule", "every %(number)d minute", "every %(number)d minutes", number),
+        "hour": npgettext("schedule", "every %(number)d hour", "every %(number)d hours", number),
+        "day": npgettext("schedule", "every %(number)d day", "every %(number)d days", number),
+    }[unit] % {"number": number}
 
 
 def _step(values: Sequence[int], size: int) -> int | None:
@@ -228,7 +233,7 @@ def _days(rule: Cron) -> str:
         text = pgettext("schedule", "on %(weekdays)s") % values
     else:
         # Either every day, or one of two limits that lets every day pass.
-        text = "" if _step(rule.hour.values, 24) or months else _every("day", 1)
+        text = "" if _step(rule.hour.values, 24) else _every("day", 1)
     if not months:
         return text
     within = pgettext("schedule", "in %(months)s") % values
