@@ -73,9 +73,9 @@ def listing(values: Sequence[Any], name: Callable[[Any], str] = str) -> str:
             "first": first, "second": second, "last": last
         }  # fmt: skip
     to = (
-        pgettext("list of numbers", "%(first)s to %(last)s")
-        if name is str
-        else pgettext("list of names", "%(first)s to %(last)s")
+        pgettext("weekdays", "%(first)s to %(last)s")
+        if name is _weekday
+        else pgettext("list", "%(first)s to %(last)s")
     )
     parts = [name(a) if a == b else to % {"first": name(a), "last": name(b)} for a, b in _runs(values)]
     if len(parts) == 1:
