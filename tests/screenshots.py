@@ -95,9 +95,9 @@ def main() -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def furnish(up: Up) -> dict[str, str]:
+def furnish(up: Up, **extra: str) -> dict[str, str]:
     """Tasks, runs in every state that can be made for real, a past; the pages by name."""
-    api = Api(up.port, set_up(up))
+    api = Api(up.port, set_up(up, **extra))
     tasks = {}
     for fields in TASKS:
         enabled = fields.get("enabled", True)
@@ -106,7 +106,7 @@ def furnish(up: Up) -> dict[str, str]:
             api.ok("PATCH", f"/projects/default/tasks/{task['slug']}", {"enabled": False}, If_Match='"1"')
     for slug, rule in SCHEDULES.items():
         api.ok("POST", f"/projects/default/tasks/{slug}/triggers", {"kind": "cron", "schedule": rule})
-    history(up)
+    history(up, **extra)
     failed = api.start(tasks["backup-db"])
     ended = [failed] + [
         api.start(tasks[slug]) for slug in ("build-site", "jd-daily", "weekly-report", "clean-tmp", "disk")
@@ -137,10 +137,10 @@ def furnish(up: Up) -> dict[str, str]:
     }  # fmt: skip
 
 
-def history(up: Up) -> None:
+def history(up: Up, **extra: str) -> None:
     """A month of totals and the newest ended runs of each task, in the database of the running panel."""
     code = "import django; django.setup(); from tests import screenshots; screenshots.write_past()"
-    env = environment(up.home, DJANGO_SETTINGS_MODULE="qinglong.settings", PYTHONPATH=str(ROOT))
+    env = environment(up.home, DJANGO_SETTINGS_MODULE="qinglong.settings", PYTHONPATH=str(ROOT), **extra)
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, check=True)
 
 

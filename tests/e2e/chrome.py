@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from tests.e2e.person import NAME, PASSWORD
+from tests.e2e.up_kit import eventually
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--force-color-profile=srgb"]
@@ -70,6 +71,10 @@ class Person:
     def go(self, address: str) -> Any:
         """Opens a page of the panel; its answer."""
         return self.page.goto(self.base + address)
+
+    def until(self, condition: str, seconds: float = 15) -> None:
+        """Waits for an expression; from outside, since the policy lets no page evaluate text."""
+        eventually(lambda: self.page.evaluate(condition), condition, seconds)
 
     def close(self) -> None:
         self.context.close()
