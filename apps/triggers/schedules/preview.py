@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -23,7 +24,8 @@ from apps.triggers.schedules.zones import Change
 MAX_COUNT = 100
 # More often than once a minute is said aloud (lessons D3).
 FREQUENT_PER_DAY = 1_440
-_YEAR = timedelta(days=366)
+# Changes by weekday lie up to 53 weeks apart.
+_YEAR = timedelta(weeks=54)
 _SECOND = timedelta(seconds=1)
 
 
@@ -155,7 +157,7 @@ def preview(
         words.of(rule_like),
         per_day,
         list(_fires(rule, cron_rule, tz, viewer, now, min(count, MAX_COUNT))),
-        [] if cron_rule is None else clock_changes(cron_rule, now, now + _YEAR),
+        [] if cron_rule is None else clock_changes(cron_rule, now),
         list(_warnings(rule_like, per_day)),
     )
 
@@ -191,9 +193,10 @@ def special_sentence(rule: CronRule | None, change: str | None) -> str:
     return _("The clocks go back and show this time twice; it starts once, the first time.")
 
 
-def clock_changes(rule: CronRule, since: datetime, until: datetime) -> list[ClockChange]:
-    """The changes of the rule's zone in the span, each with what it does to the rule."""
-    return [_clock_change(rule, change) for change in zones.changes(rule.tz, since, until)]
+def clock_changes(rule: CronRule, since: datetime) -> list[ClockChange]:
+    """The two changes of the rule's zone that come next, within a year or so, and what they do to the rule."""
+    found = zones.changes(rule.tz, since, since + _YEAR)
+    return [_clock_change(rule, change) for change in islice(found, 2)]
 
 
 def _clock_change(rule: CronRule, change: Change) -> ClockChange:

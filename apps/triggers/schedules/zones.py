@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import zoneinfo
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from django.utils.translation import gettext as _
@@ -52,6 +56,19 @@ def zone(name: object) -> ZoneInfo:
         return _zone(name)
     except (ValueError, KeyError, OSError) as error:
         raise InvalidInput.field("timezone", _("A name like Europe/Berlin or Asia/Shanghai.")) from error
+
+
+@lru_cache(maxsize=1)
+def version() -> str:
+    """The name of the time zone data that this process uses, for example 2026a."""
+    for folder in zoneinfo.TZPATH:
+        source = Path(folder) / "tzdata.zi"
+        with contextlib.suppress(OSError), source.open(encoding="ascii", errors="replace") as lines:
+            return lines.readline().removeprefix("# version").strip()[:32]
+    try:
+        return metadata.version("tzdata")
+    except metadata.PackageNotFoundError:
+        return "unknown"
 
 
 def offset(at: datetime, tz: ZoneInfo) -> timedelta:
