@@ -107,8 +107,9 @@ def fill(triggers: str, due: str) -> None:
 
 def aim(begin: str, per_second: str) -> None:
     """Inside Django: the triggers of the bench become due, so many at each full second from `begin` on."""
-    from apps.core import bulk, clock
+    from apps.core import bulk, clock, wakeups
     from apps.core.db import write_transaction
+    from apps.triggers import CHANNEL
     from apps.triggers.models import Trigger
 
     ids = list(Trigger.objects.filter(kind="interval").order_by("pk").values_list("pk", flat=True))
@@ -116,7 +117,13 @@ def aim(begin: str, per_second: str) -> None:
         (pk, *[clock.from_ms((int(begin) + number // int(per_second)) * 1000)] * 3)
         for number, pk in enumerate(ids)
     ]
-    write_transaction(bulk.update_rows)(Trigger, ["id"], ["due_at", "fire_at", "anchor_at"], rows)
+
+    @write_transaction
+    def store() -> None:
+        bulk.update_rows(Trigger, ["id"], ["due_at", "fire_at", "anchor_at"], rows)
+        wakeups.nudge(CHANNEL)
+
+    store()
 
 
 def schedule(log: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from django.conf import settings as django_settings
+from django.test.utils import override_script_prefix
 
 from apps.runs.models import Run, RunEvent, Skip
 from apps.triggers import due, services
@@ -118,22 +118,21 @@ def test_d17_one_way_for_every_start(time: Any) -> None:
         for run in (by_schedule, by_hand, by_hook)
     ]
     assert stories[0] == stories[1] == stories[2]
-    same = {
+    same = [
         (run.task_revision, run.status, run.holds_place, run.priority, run.version)
         for run in (by_schedule, by_hand, by_hook)
-    }
-    assert len(same) == 1
+    ]
+    assert len(set(same)) == 1
 
 
 def test_d21_the_address_of_a_webhook_obeys_the_sub_path(settings: Any) -> None:
     task(slug="nightly")
-    settings.FORCE_SCRIPT_NAME = settings.PREFIX = "/ql"
+    settings.PREFIX = "/ql"
     settings.BASE_URL = "https://panel.example/ql"
-    made_one = api(member("owner"))(
-        "POST", "projects/default/tasks/nightly/triggers", {"kind": "webhook"}
-    ).json()
+    owner = api(member("owner"))
+    with override_script_prefix("/ql/"):
+        made_one = owner("POST", "projects/default/tasks/nightly/triggers", {"kind": "webhook"}).json()
     assert made_one["url"].startswith("https://panel.example/ql/hooks/ql3h_")
-    assert django_settings.PREFIX == "/ql"
 
 
 def test_panel_2x_4_2_extra_rules_and_kinds(time: Any) -> None:
