@@ -158,7 +158,7 @@ for (const area of form.querySelectorAll("[name=env_value]")) fit(area);
 for (const element of form.querySelectorAll("[data-remove-pair], [data-add-pair]")) element.hidden = false;
 // Lines of NAME=value pasted into a name become rows, byte for byte; a line without a name goes on with the value
 // above it, empty lines and comments between two names are left out.
-const LINE = /^[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)=/;
+const LINE = /^[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)=/m;
 form.addEventListener("paste", (event) => {
   const name = event.target.closest?.(".ql-pair input");
   const text = event.clipboardData.getData("text").replace(/\r\n?/g, "\n");

@@ -108,7 +108,10 @@ if (dialog?.showModal) {
     event.preventDefault();
     event.stopPropagation();
     const form = event.target;
-    const answer = await fetch(form.action, { method: "POST", body: new FormData(form, event.submitter), headers: { "X-Part": "form" } }).catch(() => null);
+    // What comes back takes the form's place: nothing is typed into the old one meanwhile.
+    const body = new FormData(form, event.submitter);
+    form.inert = true;
+    const answer = await fetch(form.action, { method: "POST", body, headers: { "X-Part": "form" } }).catch(() => null);
     if (!answer) return form.submit();
     if (answer.status !== 204) return fill(await answer.text());
     dialog.close();
