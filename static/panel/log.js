@@ -234,7 +234,10 @@ class LogView {
     if (at === undefined) return;
     this.follow(false);
     this.view.scrollTop = 0;
-    if (at > 0) this.mark(this.view.querySelector(".ql-line"));
+    if (this.start === 0) return;
+    this.mark(this.view.querySelector(".ql-line"));
+    // Something must stand above, or nobody can scroll there.
+    await this.load(() => this.earlier());
   }
 
   async grow() {
