@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 
@@ -40,9 +42,7 @@ def head(task: Task) -> Head:
     current = task_list.holders([task.pk]).get(task.pk)
     bits = task_list.histories([task.pk]).get(task.pk, [])
     last = next((bit for bit in reversed(bits) if bit.finished_at or bit.status == "lost"), None)
-    return Head(
-        outlook, current, last, pgettext("between sentences", " ").join(_sentences(task, outlook, last))
-    )
+    return Head(outlook, current, last, in_a_row(_sentences(task, outlook, last)))
 
 
 def _sentences(task: Task, outlook: Outlook, last: Bit | None) -> list[str]:
@@ -76,6 +76,12 @@ def _past(last: Bit | None) -> list[str]:
 
 def _coming(outlook: Outlook) -> list[str]:
     return [_("Next run %(when)s.") % {"when": words.ago(outlook.next_at)}] if outlook.next_at else []
+
+
+def in_a_row(sentences: Sequence[str]) -> str:
+    """Sentences one after the other, with what the language puts between them."""
+    both = pgettext("two sentences", "%(first)s %(then)s")
+    return functools.reduce(lambda first, then: both % {"first": first, "then": then}, sentences)
 
 
 def days(task: Task, address: str) -> list[Column]:

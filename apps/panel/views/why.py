@@ -14,11 +14,11 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext, pgettext
+from django.utils.translation import gettext_lazy, ngettext
 
 from apps.core import clock
 from apps.core.errors import NotFound
-from apps.panel import queries
+from apps.panel import queries, task_page
 from apps.panel.page import Page
 from apps.panel.views.task import TaskTab
 from apps.runs import queries as runs
@@ -244,7 +244,7 @@ def _answer(entries: Sequence[due.Entry]) -> str:
     rest = ngettext("%(n)d time no run came of it.", "%(n)d times no run came of it.", missing) % {
         "n": missing
     }
-    return times + pgettext("between sentences", " ") + rest
+    return task_page.in_a_row([times, rest])
 
 
 def _moment(text: str) -> datetime | None:
