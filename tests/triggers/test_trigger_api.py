@@ -142,6 +142,23 @@ def test_a_trigger_of_another_task_is_not_there(owner: Api) -> None:
     assert owner("GET", f"{URL}/nonsense").status_code == 404
 
 
+def test_a_whole_object_may_be_sent_back(owner: Api) -> None:
+    bodies = (
+        {"kind": "boot"},
+        {"kind": "webhook"},
+        {"kind": "cron", "schedule": "0 9 * * *", "timezone": "Asia/Shanghai"},
+        {"kind": "interval", "every_ms": 5_000},
+        {"kind": "once", "at": "2030-01-01T00:00:00Z"},
+    )
+    for body in bodies:
+        one = f"{URL}/{owner('POST', URL, body).json()['id']}"
+        shown = owner("GET", one).json()
+        same = owner("PATCH", one, shown, If_Match='"1"')
+        assert (same.status_code, same.json()) == (200, shown)
+        changed = owner("PATCH", one, {**shown, "jitter_ms": 7}, If_Match='"1"').json()
+        assert (changed["version"], changed["jitter_ms"]) == (2, 7)
+
+
 def test_kind_stays(owner: Api) -> None:
     made = owner("POST", URL, {"kind": "boot"}).json()
     answer = owner("PATCH", f"{URL}/{made['id']}", {"kind": "cron"}, If_Match='"1"')

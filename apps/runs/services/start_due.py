@@ -6,14 +6,15 @@ not asked again.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from apps.core import bulk, wakeups
+from django.db.models import Count
+
+from apps.core import bulk, db, wakeups
 from apps.core.errors import DomainError
 from apps.projects.policy import Grant
 from apps.runs.machine import Change
@@ -51,8 +52,8 @@ def start_due(
     come along. A start whose key is used up answers with the run that used it. Skips are not stored: the caller
     does it with its own.
     """
-    standing = _standing(tasks)
-    free = {task_id: places.capacity(task) - len(standing[task_id]) for task_id, task in tasks.items()}
+    free = _free(tasks)
+    in_the_way = _in_the_way([task for task in tasks.values() if free[task.pk] <= 0])
     outcomes: list[Outcome] = []
     changes: list[Change] = []
     for start in starts:
@@ -62,11 +63,11 @@ def start_due(
             if task.concurrency == Task.Concurrency.REPLACE:
                 outcomes.append(_replacing(wish, start))
             elif task.concurrency == Task.Concurrency.SKIP and free[task.pk] <= 0:
-                outcomes.append(skipped(wish, task, standing[task.pk][0], now))
+                outcomes.append(skipped(wish, task, in_the_way[task.pk], now))
             else:
                 change = prepare(wish, task, now, has_place=free[task.pk] > 0)
                 free[task.pk] -= 1
-                standing[task.pk].append(change.run.pk)
+                in_the_way.setdefault(task.pk, change.run.pk)
                 changes.append(change)
                 outcomes.append(change.run)
         except DomainError as error:
@@ -77,13 +78,20 @@ def start_due(
     return [used_up.get(outcome.pk, outcome) if isinstance(outcome, Run) else outcome for outcome in outcomes]
 
 
-def _standing(tasks: Mapping[UUID, Task]) -> dict[UUID, list[UUID]]:
-    """The runs that have a place, by task."""
-    found: dict[UUID, list[UUID]] = defaultdict(list)
-    rows = Run.objects.filter(task_id__in=list(tasks), holds_place=True).order_by("pk")
-    for task_id, run_id in rows.values_list("task_id", "pk"):
-        found[task_id].append(run_id)
-    return found
+def _free(tasks: Mapping[UUID, Task]) -> dict[UUID, int]:
+    """How many places each task has left."""
+    rows = Run.objects.filter(task_id__in=list(tasks), holds_place=True)
+    taken = dict(rows.values_list("task_id").annotate(Count("pk")))
+    return {task_id: places.capacity(task) - taken.get(task_id, 0) for task_id, task in tasks.items()}
+
+
+def _in_the_way(full: Sequence[Task]) -> dict[UUID, UUID]:
+    """The oldest run with a place of each task that skips starts meanwhile; no query where none does."""
+    skipping = [task.pk for task in full if task.concurrency == Task.Concurrency.SKIP]
+    if not skipping:
+        return {}
+    rows = Run.objects.filter(task_id__in=skipping, holds_place=True).order_by("-pk")
+    return dict(rows.values_list("task_id", "pk"))
 
 
 def _wish(actor_id: str, start: DueStart, task: Task) -> Wish:
@@ -96,16 +104,17 @@ def _wish(actor_id: str, start: DueStart, task: Task) -> Wish:
 
 
 def _replacing(wish: Wish, start: DueStart) -> Outcome:
-    """A start that stops others first goes the way of a single one."""
-    result = start_run(
-        wish.grant,
-        start.task_id,
-        trigger_type=start.trigger_type,
-        input=wish.input,
-        idempotency_key=start.key,
-        scheduled_for=start.scheduled_for,
-        trigger_id=start.trigger_id,
-    )
+    """A start that stops others first goes the way of a single one; refused, it has stopped none."""
+    with db.savepoint():
+        result = start_run(
+            wish.grant,
+            start.task_id,
+            trigger_type=start.trigger_type,
+            input=wish.input,
+            idempotency_key=start.key,
+            scheduled_for=start.scheduled_for,
+            trigger_id=start.trigger_id,
+        )
     return result.skip if isinstance(result, Skipped) else result.run
 
 

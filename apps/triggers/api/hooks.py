@@ -11,12 +11,13 @@ from django.utils.decorators import method_decorator
 from django.views import View
 from django.views.decorators.csrf import csrf_exempt
 
+from apps.access.errors import LengthRequired
 from apps.access.services.sessions import address
 from apps.core import problems
-from apps.core.errors import DomainError, InvalidInput, TooLarge
+from apps.core.errors import InvalidInput, TooLarge
 from apps.runs.errors import ConcurrencySkipped
 from apps.runs.services import Skipped
-from apps.triggers.errors import HookThrottled
+from apps.triggers.errors import HookNotFound, HookThrottled
 from apps.triggers.models import Trigger
 from apps.triggers.services import hooks
 
@@ -91,6 +92,8 @@ class Hook(View):
 
     def post(self, request: HttpRequest, secret: str) -> HttpResponse:
         """See `services.hooks`."""
+        if "Transfer-Encoding" in request.headers and "Content-Length" not in request.headers:
+            raise LengthRequired
         trigger = _find(request, secret)
         _pass(calls, str(trigger.pk))
         kind = request.content_type or ""
@@ -114,14 +117,11 @@ class _NotJson(InvalidInput):
 
 
 def _find(request: HttpRequest, secret: str) -> Trigger:
-    """Whoever tries many secrets is asked to wait, with the same answer for right and wrong ones."""
-    caller = address(request)
-    if wait := guesses.full(caller):
-        raise HookThrottled(retry_after=wait)
+    """Whoever tries many wrong secrets is asked to wait; the right one works beside such a neighbour."""
     try:
         return hooks.find(secret)
-    except DomainError:
-        guesses.count(caller)
+    except HookNotFound:
+        _pass(guesses, address(request))
         raise
 
 

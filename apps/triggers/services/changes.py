@@ -26,7 +26,7 @@ from apps.tasks.models import Task
 from apps.triggers import CHANNEL, drafts, planning, secrets
 from apps.triggers.drafts import TriggerDraft
 from apps.triggers.errors import TooManyTriggers, TriggerNotFound
-from apps.triggers.models import Trigger, TriggerRevision
+from apps.triggers.models import Kind, Trigger, TriggerRevision
 from apps.triggers.schedules import rule_of
 from apps.triggers.services import skips
 
@@ -184,7 +184,14 @@ def _changed(trigger: Trigger, changes: Mapping[str, Any]) -> dict[str, Any]:
                 name: [_("This is decided when the trigger is made; make another one.")] for name in wrong
             }
         )
-    values = drafts.clean(trigger.kind, {name: changes[name] for name in changes if name in known})
+    own = drafts.OF_KIND[Kind(trigger.kind)]
+    offered = {
+        name: value
+        for name, value in changes.items()
+        # What belongs to other kinds may stay as it is shown.
+        if name in known and (name not in drafts.RULE or name in own or value != getattr(trigger, name))
+    }
+    values = drafts.clean(trigger.kind, offered)
     return {name: value for name, value in values.items() if getattr(trigger, name) != value}
 
 
