@@ -63,7 +63,10 @@ def test_the_compiled_catalogue_is_the_written_one() -> None:
     with CATALOGUE.with_suffix(".mo").open("rb") as file:
         compiled = gettext.GNUTranslations(file)
     for entry in entries():
-        if entry["msgid_plural"]:
+        if entry["msgid_plural"] and entry["msgctxt"]:
+            found = compiled.npgettext(entry["msgctxt"], entry["msgid"], entry["msgid_plural"], 2)
+            assert found == entry["msgstr"]
+        elif entry["msgid_plural"]:
             assert compiled.ngettext(entry["msgid"], entry["msgid_plural"], 2) == entry["msgstr"]
         elif entry["msgctxt"]:
             assert compiled.pgettext(entry["msgctxt"], entry["msgid"]) == entry["msgstr"]
