@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from urllib.parse import urlencode
@@ -23,7 +23,7 @@ from django.utils.translation import ngettext
 from apps.core import clock
 from apps.dispatch.models import Worker
 from apps.dispatch.queries import waiting_for
-from apps.panel import first_minute, words
+from apps.panel import first_minute, queries, words
 from apps.panel.drawings import Column
 from apps.projects.models import Project
 from apps.runs.models import ProjectHourTotal, Run, TaskDayTotal
@@ -116,7 +116,12 @@ class Past:
 def now(project_id: str) -> Now:
     """What runs, waits and failed within a day; a fixed number of short index reads."""
     mine = Run.objects.filter(project_id=project_id)
-    going = list(mine.filter(status__in=("running", "dispatching")).order_by("-created_at", "-id")[:MOST])
+    # State by state: an order over several states has no index, and the planner would walk all runs for a few.
+    going = [
+        run
+        for status in ("running", "dispatching")
+        for run in mine.filter(status=status).order_by("-created_at", "-id")[:MOST]
+    ][:MOST]
     queue = mine.filter(status="queued")
     queued = list(queue.order_by("created_at", "id")[:SHORT])
     usual = usual_durations(run.task_id for run in going[:SHORT])
@@ -126,16 +131,12 @@ def now(project_id: str) -> Now:
         queued=[Row(run, reason=reasons.get(run.pk, "")) for run in queued],
         failed=_failed(project_id),
         running_count=len(going),
-        queued_count=len(queued) if len(queued) < SHORT else _count(queue.values_list("pk")[:MOST]),
-        waits_for_people=_count(mine.filter(status="waiting_approval").values_list("pk")[:MOST]),
+        queued_count=len(queued) if len(queued) < SHORT else queries.count_of(project_id, "queued", MOST),
+        waits_for_people=queries.count_of(project_id, "waiting_approval", MOST),
         oldest=queued[0].queued_at if queued else None,
         first=first_minute.state(project_id),
         upcoming=triggers.upcoming(project_id, limit=SHORT),
     )
-
-
-def _count(rows: Iterable[object]) -> int:
-    return sum(1 for _row in rows)
 
 
 def _failed(project_id: str) -> list[Row]:

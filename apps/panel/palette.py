@@ -17,6 +17,7 @@ from apps.runs.models import Run
 from apps.tasks.models import Task
 
 EACH = 8
+MOST_GOING = 100
 
 
 @dataclass(frozen=True)
@@ -91,10 +92,11 @@ def _tasks(project: Project, wanted: str) -> list[Task]:
 
 
 def _going(project: Project, wanted: str) -> list[Run]:
-    rows = Run.objects.filter(project_id=project.pk, status__in=("running", "dispatching"))
-    for word in wanted.split():
-        rows = rows.filter(task_name__icontains=word)
-    return list(rows.order_by("-created_at", "-id")[:EACH])
+    found: list[Run] = []
+    for status in ("running", "dispatching"):
+        rows = Run.objects.filter(project_id=project.pk, status=status).order_by("-created_at", "-id")
+        found += [run for run in rows[:MOST_GOING] if _fits(run.task_name, wanted)]
+    return found[:EACH]
 
 
 def _task(project: Project, task: Task) -> Hit:

@@ -133,9 +133,17 @@ def short(run_id: UUID) -> str:
 
 
 def running_now(project_id: str) -> int:
-    """How many runs are being carried out, counted up to ten; one query."""
-    going = Run.objects.filter(project_id=project_id, status__in=("running", "dispatching"))
-    return len(going.values_list("pk")[:10])
+    """How many runs are being carried out, counted up to ten; two queries."""
+    return min(10, sum(count_of(project_id, status, 10) for status in ("running", "dispatching")))
+
+
+def count_of(project_id: str, status: str, most: int) -> int:
+    """How many runs of a project are in a state, counted up to `most`.
+
+    In the order of its index: without one PostgreSQL may walk all runs to find a few.
+    """
+    rows = Run.objects.filter(project_id=project_id, status=status).order_by("-created_at", "-id")
+    return len(rows.values_list("pk")[:most])
 
 
 def is_shared(project_id: str) -> bool:

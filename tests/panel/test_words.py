@@ -136,14 +136,14 @@ class Texts(HTMLParser):
         self.hidden = 0
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        if tag in ("code", "pre", "script", "style", "option", "textarea"):
+        if tag in ("code", "pre", "kbd", "script", "style", "option", "textarea"):
             self.hidden += 1
         self.found += [
             value for name, value in attributes if value and name in ("aria-label", "title", "placeholder")
         ]
 
     def handle_endtag(self, tag: str) -> None:
-        if tag in ("code", "pre", "script", "style", "option", "textarea"):
+        if tag in ("code", "pre", "kbd", "script", "style", "option", "textarea"):
             self.hidden -= 1
 
     def handle_data(self, data: str) -> None:

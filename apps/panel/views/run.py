@@ -93,8 +93,8 @@ class StopRun(RunPage, Action):
 
     def get(self, request: HttpRequest, run: UUID) -> HttpResponse:
         found = runs.get(run)
-        going = Run.objects.filter(task_id=found.task_id, status="queued").exclude(pk=found.pk)
-        waiting = len(going.values_list("pk")[:10])
+        queue = Run.objects.filter(task_id=found.task_id, status="queued", holds_place=False)
+        waiting = len(queue.exclude(pk=found.pk).order_by("-priority", "queued_at", "id").values_list("pk")[:10])
         title = _("Stop %(name)s?") % {"name": found.task_name}
         return self.show(title=title, run=found, waiting=waiting)
 

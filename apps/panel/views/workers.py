@@ -45,13 +45,16 @@ class Workers(Page):
             for worker in found
         ]
         up = [worker for worker in found if worker.status == "online" and worker.lease_expires_at > now]
-        waiting = Run.objects.filter(status="queued", execution_owner="runtime", holds_place=True)
+        # The very condition of the candidates' index.
+        waiting = Run.objects.filter(
+            status="queued", execution_owner="runtime", holds_place=True, cancel_requested_at=None
+        )
         return self.show(
             rows=rows,
             anyone=bool(up),
             used=sum(worker.max_concurrent_runs - worker.available_slots for worker in up),
             total=sum(worker.max_concurrent_runs for worker in up),
-            queued=len(waiting.values_list("pk")[:100]),
+            queued=len(waiting.order_by("-priority", "queued_at", "id").values_list("pk")[:100]),
         )
 
 
