@@ -79,6 +79,26 @@ document.addEventListener("change", selection);
 document.addEventListener("ql:part", selection);
 selection();
 
+// A row's menu: one template for all rows; without script its button leads to the settings of the task.
+function menus() {
+  const template = document.getElementById("row-menu");
+  for (const link of template ? document.querySelectorAll("a[data-menu]") : []) {
+    const slug = link.closest("tr").querySelector("[data-open]").pathname.split("/").at(-2);
+    const flags = link.dataset.menu.split(" ").concat(link.dataset.run ? "current" : []);
+    const menu = template.content.cloneNode(true).firstElementChild;
+    for (const item of menu.querySelectorAll("[data-if]")) if (!flags.includes(item.dataset.if)) item.remove();
+    for (const item of menu.querySelectorAll("[href], [formaction]")) {
+      const name = item.hasAttribute("href") ? "href" : "formaction";
+      item.setAttribute(name, item.getAttribute(name).replace("--slug--", slug).replace(/0{8}-0{4}-0{4}-0{4}-0{12}/, link.dataset.run ?? ""));
+    }
+    menu.dataset.key = link.dataset.key;
+    menu.querySelector("summary").setAttribute("aria-label", link.getAttribute("aria-label"));
+    link.replaceWith(menu);
+  }
+}
+document.addEventListener("ql:part", menus);
+menus();
+
 upgradeBuilders(document);
 
 // The builder in a dialog: the page's own form, fetched; what is sent goes to the same address as without script.
