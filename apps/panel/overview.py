@@ -90,6 +90,14 @@ class Totals:
         """Of the runs that came to an end by themselves."""
         return self.spent_ms // self.took if self.took else None
 
+    def merge(self, other: Totals) -> None:
+        """Counts what another span counted."""
+        self.good += other.good
+        self.bad += other.bad
+        self.stopped += other.stopped
+        self.spent_ms += other.spent_ms
+        self.took += other.took
+
     def add(self, status: str, runs: int, duration_ms: int) -> None:
         """Counts an hour's ends of one kind."""
         if status == "succeeded":
@@ -176,16 +184,18 @@ def past(project: Project) -> Past:
     rows = ProjectHourTotal.objects.filter(project_id=project.pk, hour__gte=since)
     for hour, status, runs, duration_ms in rows.values_list("hour", "status", "runs", "duration_ms"):
         by_hour[hour].add(status, runs, duration_ms)
-        by_day[timezone.localtime(hour).date()].add(status, runs, duration_ms)
         if hour > this_hour - timedelta(hours=24):
             day.add(status, runs, duration_ms)
+    for hour, totals in by_hour.items():
+        by_day[timezone.localtime(hour).date()].merge(totals)
     hours = [this_hour - timedelta(hours=back) for back in range(23, -1, -1)]
     days = [first_day + timedelta(days=ahead) for ahead in range(30)]
     longest, busiest, most = _leaders(project.pk, today)
+    runs_url = reverse("panel:runs", args=[project.slug])
     return Past(
         day=day,
-        hours=[_hour(project, hour, by_hour[hour]) for hour in hours],
-        days=[_day(project, one, by_day[one]) for one in days],
+        hours=[_hour(runs_url, hour, by_hour[hour]) for hour in hours],
+        days=[_day(runs_url, one, by_day[one]) for one in days],
         longest=longest,
         busiest=busiest,
         most=most,
@@ -218,28 +228,26 @@ def _begins(one: date) -> datetime:
     return timezone.make_aware(datetime(one.year, one.month, one.day))
 
 
-def _hour(project: Project, hour: datetime, totals: Totals) -> Column:
+def _hour(runs_url: str, hour: datetime, totals: Totals) -> Column:
     local = timezone.localtime(hour)
     label = local.strftime("%H:%M")
     near = hour > clock.now() - timedelta(hours=2)
     tick = label if local.hour % 6 == 0 and not near else ""
-    return _column(project, label, tick, totals, hour, hour + timedelta(hours=1))
+    return _column(runs_url, label, tick, totals, hour, hour + timedelta(hours=1))
 
 
-def _day(project: Project, one: date, totals: Totals) -> Column:
+def _day(runs_url: str, one: date, totals: Totals) -> Column:
     label = f"{one:%m-%d}"
     tick = label if one.weekday() == 0 and one <= timezone.localdate() - timedelta(days=3) else ""
-    return _column(project, label, tick, totals, _begins(one), _begins(one + timedelta(days=1)))
+    return _column(runs_url, label, tick, totals, _begins(one), _begins(one + timedelta(days=1)))
 
 
-def _column(
-    project: Project, label: str, tick: str, totals: Totals, since: datetime, until: datetime
-) -> Column:
+def _column(runs_url: str, label: str, tick: str, totals: Totals, since: datetime, until: datetime) -> Column:
     span = urlencode({"since": local_text(since), "until": local_text(until)})
     return Column(
         label=label,
         title=column_title(label, totals),
-        url=f"{reverse('panel:runs', args=[project.slug])}?{span}",
+        url=f"{runs_url}?{span}",
         good=totals.good,
         bad=totals.bad,
         stopped=totals.stopped,
