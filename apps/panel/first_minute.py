@@ -25,11 +25,12 @@ class FirstMinute:
 
 
 def state(project_id: str) -> FirstMinute:
-    """How far a project has come; three queries. `run` is the newest that succeeded, else the newest."""
+    """How far a project has come; four queries. `run` is the newest that succeeded, else the newest."""
     runs = Run.objects.filter(project_id=project_id).order_by("-created_at", "-id")
     rows = Task.objects.filter(project_id=project_id, archived_at=None)
+    newest, green = runs.first(), runs.filter(status="succeeded").first()
     return FirstMinute(
         rows.order_by("-created_at", "-id").first(),
-        runs.filter(status="succeeded").first() or runs.first(),
+        green or newest,
         list(examples.of_project(project_id).values()),
     )

@@ -9,7 +9,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from decimal import Decimal, InvalidOperation
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -20,6 +19,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
 from apps.core.errors import InvalidInput
+from apps.panel import form_values
 from apps.triggers.drafts import TriggerDraft
 from apps.triggers.errors import ScheduleInvalid
 from apps.triggers.models import Misfire, Trigger
@@ -86,8 +86,8 @@ class TriggerForm:
             "at": _local(trigger.at, trigger.timezone) if trigger.at else "",
             "misfire": trigger.misfire,
             "catch_up": str(trigger.catch_up_max),
-            "grace": _number(trigger.misfire_grace_ms),
-            "jitter": _number(trigger.jitter_ms),
+            "grace": form_values.unscaled(trigger.misfire_grace_ms, 1000),
+            "jitter": form_values.unscaled(trigger.jitter_ms, 1000),
             "input": json.dumps(trigger.input, ensure_ascii=False, indent=2) if trigger.input else "",
             "signed": "1" if trigger.signing_key_ref else "",
         }
@@ -189,17 +189,11 @@ class TriggerForm:
         return value
 
     def _scaled(self, name: str, factor: int) -> int | None:
-        text = self.values[name].strip()
-        if not text:
-            return None
         try:
-            number = Decimal(text) * factor
-        except InvalidOperation:
-            number = Decimal("NaN")
-        if not number.is_finite() or abs(number) > 10**15:
-            self.errors[name] = [_("A number is expected.")]
+            return form_values.scaled(self.values[name], factor)
+        except ValueError:
+            self.errors[name] = [form_values.NO_NUMBER]
             return None
-        return int(number.to_integral_value())
 
     def _whole(self, name: str) -> int | None:
         return self._scaled(name, 1)
@@ -218,15 +212,7 @@ def _every(every_ms: int | None) -> tuple[str, str]:
     for unit, factor, _word in reversed(UNITS):
         if every_ms % factor == 0:
             return str(every_ms // factor), unit
-    return _number(every_ms), "s"
-
-
-def _number(milliseconds: int) -> str:
-    return (
-        f"{Decimal(milliseconds) / 1000:f}".rstrip("0").rstrip(".")
-        if milliseconds % 1000
-        else str(milliseconds // 1000)
-    )
+    return form_values.unscaled(every_ms, 1000), "s"
 
 
 def _local(at: datetime, zone: str) -> str:

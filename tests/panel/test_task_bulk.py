@@ -20,16 +20,6 @@ BULK = "/panel/p/default/tasks/bulk/"
 LIST = "/panel/p/default/tasks/"
 
 
-@pytest.fixture
-def owner() -> User:
-    return member("owner", "ann")
-
-
-@pytest.fixture
-def client(owner: User) -> Client:
-    return browser(owner)
-
-
 def send(client: Client, action: str, tasks: list[Task], **more: Any) -> Any:
     return client.post(
         BULK, {"do": action, "task": [str(task.pk) for task in tasks], "next": LIST, **more}, follow=True

@@ -27,16 +27,6 @@ pytestmark = pytest.mark.django_db
 LIST = "/panel/p/default/tasks/"
 
 
-@pytest.fixture
-def owner() -> User:
-    return member("owner", "ann")
-
-
-@pytest.fixture
-def client(owner: User) -> Client:
-    return browser(owner)
-
-
 def a_trigger(owner: User, task: Task, **fields: Any) -> Trigger:
     """A trigger, a cron rule unless said otherwise."""
     draft = TriggerDraft(**({"kind": "cron", "schedule": "0 3 * * *"} | fields))

@@ -24,16 +24,6 @@ pytestmark = pytest.mark.django_db
 P = "/panel/p/default"
 
 
-@pytest.fixture
-def owner() -> User:
-    return member("owner", "ann")
-
-
-@pytest.fixture
-def client(owner: User) -> Client:
-    return browser(owner)
-
-
 def text(client: Client, path: str) -> str:
     answer = client.get(f"{P}/{path}")
     assert answer.status_code == 200, path

@@ -25,16 +25,6 @@ P = "/panel/p/default"
 
 
 @pytest.fixture
-def owner() -> User:
-    return member("owner", "ann")
-
-
-@pytest.fixture
-def client(owner: User) -> Client:
-    return browser(owner)
-
-
-@pytest.fixture
 def task(owner: User) -> Task:
     return a_task(owner)
 

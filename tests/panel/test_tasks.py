@@ -22,16 +22,6 @@ NEW = "/panel/p/default/tasks/new/"
 LIST = "/panel/p/default/tasks/"
 
 
-@pytest.fixture
-def owner() -> User:
-    return member("owner", "ann")
-
-
-@pytest.fixture
-def client(owner: User) -> Client:
-    return browser(owner)
-
-
 def form(**changes: Any) -> dict[str, Any]:
     values = {
         "name": "Back up", "slug": "", "kind": "shell", "shell": "echo 1", "language": "python", "source": "",

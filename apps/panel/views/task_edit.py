@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from apps.core.errors import InvalidInput, VersionConflict
-from apps.panel import differences, queries
+from apps.panel import differences, form_values, queries
 from apps.panel.page import Page
 from apps.panel.task_form import CONCURRENCY, KINDS, LANGUAGES, TaskForm
 from apps.panel.trigger_form import BY_HAND, MANUAL, TriggerForm
@@ -130,7 +130,7 @@ class EditTask(TaskFormPage):
         task = tasks.find(self.project.pk, t)
         form = TaskForm.sent(request.POST, tasks.view(task))
         try:
-            task = change_task(self.grant, task.pk, _version(request), form.fields())
+            task = change_task(self.grant, task.pk, form_values.version(request), form.fields())
         except InvalidInput as refusal:
             form.refuse(refusal)
         except SlugTaken as refusal:
@@ -139,7 +139,7 @@ class EditTask(TaskFormPage):
             return self.edit_page(task, form, status=409, stale=True)
         else:
             return self.saved(task)
-        return self.edit_page(task, form, status=400, version=_version(request))
+        return self.edit_page(task, form, status=400, version=form_values.version(request))
 
     def edit_page(
         self,
@@ -182,10 +182,3 @@ def _about_trigger(refusal: InvalidInput, when: TriggerForm) -> bool:
         "input",
     }
     return isinstance(refusal, ScheduleInvalid) or bool(names & refusal.fields.keys()) or bool(when.errors)
-
-
-def _version(request: HttpRequest) -> int:
-    text = request.POST.get("version", "")
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise InvalidInput.field("version", _("The form is not complete; reload the page."))
-    return int(text)

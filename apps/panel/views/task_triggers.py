@@ -11,6 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from apps.core.errors import InvalidInput, VersionConflict
+from apps.panel import form_values
 from apps.panel import queries as people
 from apps.panel.page import Action, Page
 from apps.panel.trigger_form import KINDS, MISFIRES, UNITS, TriggerForm
@@ -120,7 +121,7 @@ class EditTrigger(TriggerPage):
 
     def post(self, request: HttpRequest, p: str, t: str, trigger: str) -> HttpResponse:
         found = queries.find(self.task(t), trigger)
-        task, form, version = found.task, TriggerForm.sent(request.POST), _version(request)
+        task, form, version = found.task, TriggerForm.sent(request.POST), form_values.version(request)
         form.values["kind"] = found.kind
         if request.POST.get("do") == "check":
             return self.form_page(task, form, trigger=found, version=version)
@@ -207,10 +208,3 @@ class SchedulePreview(Page):
         form = TriggerForm.sent(request.GET)
         seen = form.look(viewer=request.GET.get("t_viewer", ""))
         return self.show(trigger_form=form, preview=seen)
-
-
-def _version(request: HttpRequest) -> int:
-    text = request.POST.get("version", "")
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise InvalidInput.field("version", _("The form is not complete; reload the page."))
-    return int(text)
