@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from django.db import connection
@@ -15,6 +16,7 @@ from apps.runs import payloads
 from apps.runs.models import Run, Skip
 from apps.triggers import services
 from apps.triggers.models import Trigger
+from apps.triggers.services import firing
 from tests import people
 from tests.runs.kit import check_history, events, grant, task
 from tests.triggers.kit import (
@@ -268,6 +270,39 @@ class TestBroken:
         mended = change(bad, timezone="Asia/Shanghai")
         assert (mended.parked, mended.fire_at) == (None, utc("2026-11-30T00:02"))
         assert not Skip.objects.filter(open=True).exists()
+
+    def test_a_bug_in_one_rule_is_that_ones_trouble(self, time: Any) -> None:
+        clock_at(time, "2026-11-30T00:00:30")
+        bad, good = cron(task("bad")), cron(task("good"))
+        clock_at(time, "2026-11-30T00:01:00")
+        real = firing.planning.aim
+
+        def aim(trigger: Trigger, due: Any) -> None:
+            real(trigger, due)
+            if trigger.pk == bad.pk:
+                raise RuntimeError("a bug")
+
+        with patch.object(firing.planning, "aim", aim):
+            assert fire() == 2
+        assert (len(due_times(good)), due_times(bad), records(bad)) == (1, [], [("trigger_broken", 1)])
+        assert fresh(bad).due_at == utc("2026-11-30T00:01:00")
+
+
+def test_a_whole_project_is_taken_up_again_in_a_few_statements(time: Any) -> None:
+    clock_at(time, "2026-11-30T00:00:30")
+    triggers = [cron(task(f"t{number}")) for number in range(40)]
+    project = services.archive_project(grant("project.manage"), 1)
+    clock_at(time, "2026-11-30T00:01:30")
+    fire()
+    clock_at(time, "2026-11-30T00:05:30")
+    with CaptureQueriesContext(connection) as restoring:
+        services.restore_project(_while_archived(), project.version)
+    assert len([query for query in restoring if "triggers" in query["sql"]]) == 1
+    with CaptureQueriesContext(connection) as captured:
+        assert fire() == 40
+    assert len(captured) < 25
+    assert all(records(trigger) == [("project_archived", 5)] for trigger in triggers)
+    assert Trigger.objects.filter(parked=None, fire_at=utc("2026-11-30T00:06")).count() == 40
 
 
 def test_once_fires_once(time: Any) -> None:

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from django.db import DataError, IntegrityError
+from django.db import DatabaseError, DataError, IntegrityError
 
 from apps.core import bulk, clock, db
 from apps.core.db import write_transaction
-from apps.core.errors import DomainError, VersionConflict
+from apps.core.errors import VersionConflict
 from apps.projects.models import Project
 from apps.runs.models import Run, Skip
 from apps.runs.services.start_due import DueStart, start_due
@@ -50,6 +50,7 @@ class _Pass:
     starts: list[DueStart] = field(default_factory=list)
     records: list[Skip] = field(default_factory=list)
     moved: list[tuple[Trigger, datetime]] = field(default_factory=list)
+    resumed: list[tuple[Trigger, datetime, datetime]] = field(default_factory=list)
 
 
 def fire_due(cause: Cause, *, limit: int = BATCH) -> int:
@@ -87,6 +88,7 @@ def _fire(found: Sequence[DueTrigger], cause: Cause) -> int:
     for trigger in _due_again(found, tasks, now):
         _settle(work, trigger, tasks[trigger.task_id], active[trigger.project_id])
     _start(work, tasks)
+    _complete(work)
     skips.insert(work.records)
     _store(work.moved)
     return len(work.moved)
@@ -129,6 +131,8 @@ def _due_again(found: Sequence[DueTrigger], tasks: dict[UUID, Task], now: dateti
 
 
 def _settle(work: _Pass, trigger: Trigger, task: Task, project_active: bool) -> None:
+    read = _due(trigger)
+    starts, records = len(work.starts), len(work.records)
     try:
         if trigger.parked is not None:
             _resume(work, trigger)
@@ -136,8 +140,13 @@ def _settle(work: _Pass, trigger: Trigger, task: Task, project_active: bool) -> 
             _park(work, trigger, reason)
         else:
             _carry_out(work, trigger)
-    except (DomainError, ValueError, OverflowError) as error:
+    except DatabaseError:
+        raise
+    except Exception as error:
+        # Whatever it is, it is this one's: the others of the pass are not to wait for somebody to mend it.
         logger.error("trigger %s cannot be carried out: %s", trigger.pk, type(error).__name__)
+        del work.starts[starts:], work.records[records:]
+        trigger.due_at = read
         _park(work, trigger, Parked.BROKEN)
 
 
@@ -179,14 +188,20 @@ def _resume(work: _Pass, trigger: Trigger) -> None:
     """What stood in the way is gone since `fire_at`: nothing of the time before it is started."""
     read, since = _due(trigger), trigger.fire_at
     assert since is not None
-    rule = rule_of(trigger)
-    if Skip.objects.filter(trigger_id=trigger.pk, open=True).exists():
-        skips.close(trigger, since)
-    elif missed := planning.span(rule, read, since):
-        work.records.append(skips.of(trigger, str(trigger.parked), missed, work.now))
-    trigger.parked = None
-    planning.aim(trigger, rule.next(since))
+    planning.aim(trigger, rule_of(trigger).next(since))
     work.moved.append((trigger, read))
+    work.resumed.append((trigger, read, since))
+
+
+def _complete(work: _Pass) -> None:
+    """The records of the pauses that ended: those that are open are completed, the others are made."""
+    if not work.resumed:
+        return
+    there = skips.close_many([(trigger, since) for trigger, _read, since in work.resumed])
+    for trigger, read, since in work.resumed:
+        if trigger.pk not in there and (missed := planning.span(rule_of(trigger), read, since)):
+            work.records.append(skips.of(trigger, str(trigger.parked), missed, work.now))
+        trigger.parked = None
 
 
 def _start(work: _Pass, tasks: dict[UUID, Task]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from uuid import UUID
 
 from apps.core import bulk, ids
 from apps.runs.models import Skip
@@ -53,7 +54,18 @@ def insert(records: Sequence[Skip]) -> None:
 
 def close(trigger: Trigger, now: datetime) -> None:
     """Completes the record that a pause left open, with what was due until now. The task must be locked."""
-    found = Skip.objects.filter(trigger_id=trigger.pk, open=True).first()
-    if found is not None:
-        values = planning.completed(found.scheduled_for, trigger, now)
-        Skip.objects.filter(pk=found.pk).update(open=False, **values)
+    close_many([(trigger, now)])
+
+
+def close_many(pauses: Sequence[tuple[Trigger, datetime]]) -> set[UUID]:
+    """The same for many triggers, each with the end of its pause; the ids of those that had an open record."""
+    found = Skip.objects.filter(trigger_id__in=[trigger.pk for trigger, _until in pauses], open=True)
+    records = {record.trigger_id: record for record in found if record.trigger_id is not None}
+    rows = []
+    for trigger, until in pauses:
+        if (record := records.get(trigger.pk)) is not None:
+            values = {"count": record.count, "last_scheduled_for": record.last_scheduled_for}
+            values |= planning.completed(record.scheduled_for, trigger, until)
+            rows.append((record.pk, False, values["count"], values["last_scheduled_for"]))
+    bulk.update_rows(Skip, ["id"], ["open", "count", "last_scheduled_for"], rows)
+    return set(records)
