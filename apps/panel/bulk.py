@@ -46,12 +46,17 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Action:
-    """`done` counts ("47 started"); `asks` means that it asks even for one task."""
+    """`done` counts ("47 started"), `question` is asked of so many and `question_all` of all that match.
+
+    `asks` means that it asks even for one task; `takes` names the text it needs.
+    """
 
     permission: str
     carry_out: Callable[[Grant, Task, Wish], None]
     done: Promise
     question: Promise
+    question_all: Promise
+    title_all: Promise
     asks: bool = False
     takes: str = ""
 
@@ -100,49 +105,67 @@ ACTIONS: dict[str, Action] = {
         "run.start", _run,
         ngettext_lazy("%(n)d started", "%(n)d started", "n"),
         ngettext_lazy("Run %(n)d task?", "Run %(n)d tasks?", "n"),
+        gettext_lazy("Run all tasks that match?"),
+        gettext_lazy("Running all that match"),
     ),
     "stop": Action(
         "run.stop", _stop,
         ngettext_lazy("%(n)d stopped", "%(n)d stopped", "n"),
         ngettext_lazy("Stop what %(n)d task runs?", "Stop what %(n)d tasks run?", "n"),
+        gettext_lazy("Stop what all tasks that match run?"),
+        gettext_lazy("Stopping what all that match run"),
         asks=True,
     ),
     "enable": Action(
         "task.update", _enable,
         ngettext_lazy("%(n)d enabled", "%(n)d enabled", "n"),
         ngettext_lazy("Enable %(n)d task?", "Enable %(n)d tasks?", "n"),
+        gettext_lazy("Enable all tasks that match?"),
+        gettext_lazy("Enabling all that match"),
     ),
     "disable": Action(
         "task.update", _enable,
         ngettext_lazy("%(n)d disabled", "%(n)d disabled", "n"),
         ngettext_lazy("Disable %(n)d task?", "Disable %(n)d tasks?", "n"),
+        gettext_lazy("Disable all tasks that match?"),
+        gettext_lazy("Disabling all that match"),
     ),
     "pin": Action(
         "task.update", _pin,
         ngettext_lazy("%(n)d pinned", "%(n)d pinned", "n"),
         ngettext_lazy("Pin %(n)d task?", "Pin %(n)d tasks?", "n"),
+        gettext_lazy("Pin all tasks that match?"),
+        gettext_lazy("Pinning all that match"),
     ),
     "unpin": Action(
         "task.update", _pin,
         ngettext_lazy("%(n)d unpinned", "%(n)d unpinned", "n"),
         ngettext_lazy("Unpin %(n)d task?", "Unpin %(n)d tasks?", "n"),
+        gettext_lazy("Unpin all tasks that match?"),
+        gettext_lazy("Unpinning all that match"),
     ),
     "label": Action(
         "task.update", _label,
         ngettext_lazy("%(n)d labelled", "%(n)d labelled", "n"),
         ngettext_lazy("Label %(n)d task?", "Label %(n)d tasks?", "n"),
+        gettext_lazy("Label all tasks that match?"),
+        gettext_lazy("Labelling all that match"),
         takes="label",
     ),
     "unlabel": Action(
         "task.update", _label,
         ngettext_lazy("label taken off %(n)d", "label taken off %(n)d", "n"),
         ngettext_lazy("Take the label off %(n)d task?", "Take the label off %(n)d tasks?", "n"),
+        gettext_lazy("Take the label off all tasks that match?"),
+        gettext_lazy("Taking the label off all that match"),
         takes="label",
     ),
     "archive": Action(
         "task.delete", _archive,
         ngettext_lazy("%(n)d archived", "%(n)d archived", "n"),
         ngettext_lazy("Archive %(n)d task?", "Archive %(n)d tasks?", "n"),
+        gettext_lazy("Archive all tasks that match?"),
+        gettext_lazy("Archiving all that match"),
         asks=True,
     ),
 }  # fmt: skip

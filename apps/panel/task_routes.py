@@ -22,6 +22,7 @@ pages: list[URLPattern | URLResolver] = [
     _list("tasks/", tasks.TaskList.as_view(), "tasks"),
     _list("tasks/new/", task_edit.NewTask.as_view(), "task-new"),
     _list("tasks/bulk/", task_bulk.Bulk.as_view(), "tasks-bulk"),
+    _list("tasks/batch/<uuid:batch>/", task_bulk.ShowBatch.as_view(), "batch"),
     _list("tasks/views/", task_bulk.SaveView.as_view(), "view-save"),
     _list("tasks/views/<uuid:view>/remove/", task_bulk.RemoveView.as_view(), "view-remove"),
     _list("tasks/examples/", examples.AddExamples.as_view(), "examples"),

@@ -141,3 +141,49 @@ class SavedView(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class Batch(models.Model):
+    """One action on all tasks that match a search, carried out in the background as whoever asked for it.
+
+    Ids are in the order of making: tasks behind `cursor` and made before the batch are still to come.
+    """
+
+    class State(models.TextChoices):
+        RUNNING = "running"
+        DONE = "done"
+        STOPPED = "stopped"
+
+    id = fields.IdField()
+    project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="+", db_index=False)
+    subject_type = models.CharField(max_length=32)
+    subject_id = models.CharField(max_length=255)
+    language = models.CharField(max_length=16)
+    action = models.CharField(max_length=32)
+    value = models.CharField(max_length=64, blank=True, default="")
+    search = models.CharField(max_length=200, blank=True, default="")
+    show = models.CharField(max_length=16, blank=True, default="")
+    state = models.CharField(max_length=16, choices=State, default=State.RUNNING)
+    cursor = models.UUIDField(null=True)
+    done = models.IntegerField(default=0)
+    refused = models.IntegerField(default=0)
+    refusals = models.JSONField(default=list)
+    created_at = fields.created_at()
+    finished_at = models.DateTimeField(null=True)
+
+    class Meta:
+        db_table = "task_batches"
+        constraints = [
+            models.UniqueConstraint(
+                fields=["project", "subject_id"], condition=Q(state="running"), name="task_batch_running"
+            ),
+            fields.one_of("state", ["running", "done", "stopped"], "task_batch_state"),
+            models.CheckConstraint(
+                condition=Q(state="running", finished_at__isnull=True)
+                | (~Q(state="running") & Q(finished_at__isnull=False)),
+                name="task_batch_finished",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.action} {self.done}"

@@ -7,14 +7,16 @@ from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
+from django.utils.translation import get_language
 from django.utils.translation import gettext as _
 
 from apps.core import ids
 from apps.core.errors import InvalidInput, NotFound
-from apps.panel import bulk
+from apps.panel import bulk, task_list
 from apps.panel.page import Action, Page, safe_next
 from apps.panel.views.tasks import look
-from apps.tasks import saved_views
+from apps.tasks import batches, saved_views
+from apps.tasks.batches import BatchWish
 from apps.tasks.saved_views import ViewDraft
 
 SHOWN = 12
@@ -33,6 +35,8 @@ class Bulk(Page):
         if action is None:
             raise NotFound
         wish = bulk.Wish(post["do"], post.get("value", "").strip()[:64], post.get("once", "")[:64])
+        if post.get("all") == "1":
+            return self.all_that_match(p, wish)
         chosen = bulk.chosen(self.project.pk, [i for i in map(ids.parse_uuid, post.getlist("task")) if i])
         self.also(action.permission)
         back = safe_next(request, reverse("panel:tasks", args=[p]))
@@ -58,6 +62,53 @@ class Bulk(Page):
         return self.show(
             template="panel/task_bulk_done.html", title=said, outcomes=outcomes, refused=refused, **shown
         )
+
+    def all_that_match(self, p: str, wish: bulk.Wish) -> HttpResponse:
+        """Asks, showing the first of them; then begins the batch and shows how it goes on."""
+        post, action = self.request.POST, bulk.ACTIONS[wish.action]
+        grant = self.also(action.permission)
+        wanted = task_list.Wanted(post.get("search", "")[:200], show=post.get("show", "")[:16])
+        back = safe_next(self.request, reverse("panel:tasks", args=[p]))
+        if action.takes and not wish.value:
+            self.complain(InvalidInput(_("Write a label first.")))
+            return HttpResponseRedirect(back)
+        if post.get("sure") != "1":
+            names = list(task_list.wanted_tasks(self.project.pk, wanted).order_by("-pk")[: SHOWN + 1])
+            return self.show(
+                title=action.question_all, names=names[:SHOWN], and_more=len(names) > SHOWN, wish=wish, back=back,
+                warning=bulk.WARNINGS.get(wish.action, ""), danger=action.asks, wanted=wanted,
+            )  # fmt: skip
+        asked = BatchWish(
+            action=wish.action,
+            value=wish.value,
+            search=wanted.search,
+            show=wanted.show,
+            language=get_language() or "en",
+        )
+        try:
+            batch = batches.start_batch(grant, asked)
+        except batches.BatchRunning as refusal:
+            self.complain(refusal)
+            return HttpResponseRedirect(back)
+        return HttpResponseRedirect(reverse("panel:batch", args=[p, batch.pk]))
+
+
+class ShowBatch(Page):
+    """How far an action on all that match has come; only whoever began it sees it."""
+
+    permissions = {"GET": "task.read", "POST": "task.read"}
+    template = "panel/task_batch.html"
+    part = "panel/task_batch_live.html"
+    section = "tasks"
+
+    def get(self, request: HttpRequest, p: str, batch: UUID) -> HttpResponse:
+        found = batches.find(self.project.pk, self.grant.actor.id, batch)
+        action = bulk.ACTIONS[found.action]
+        return self.show(title=action.title_all, batch=found, done=action.done % {"n": found.done})
+
+    def post(self, request: HttpRequest, p: str, batch: UUID) -> HttpResponse:
+        batches.stop_batch(self.grant, batch)
+        return HttpResponseRedirect(reverse("panel:batch", args=[p, batch]))
 
 
 class SaveView(Action):
