@@ -33,9 +33,8 @@ LANGUAGES = {"en": "en", "zh": "zh-hans"}
 
 # What a usual machine shows: its own plain fonts, not the wide fallback of a bare container.
 FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd"><fontconfig>
-<alias binding="same"><family>sans-serif</family><prefer><family>Liberation Sans</family><family>Noto Sans CJK SC</family></prefer></alias>
-<alias binding="same"><family>system-ui</family><prefer><family>Liberation Sans</family><family>Noto Sans CJK SC</family></prefer></alias>
-<alias binding="same"><family>Menlo</family><prefer><family>DejaVu Sans Mono</family><family>Noto Sans Mono CJK SC</family></prefer></alias>
+<selectfont><rejectfont><glob>*/DejaVuSans.ttf</glob><glob>*/DejaVuSans-*</glob><glob>*/DejaVuSansCondensed*</glob></rejectfont></selectfont>
+<alias binding="same"><family>Menlo</family><prefer><family>DejaVu Sans Mono</family></prefer></alias>
 <include ignore_missing="yes">/etc/fonts/fonts.conf</include>
 </fontconfig>"""
 BUILD = r"""

@@ -11,10 +11,6 @@ from django.utils.translation import gettext as _
 from apps.panel import words
 from apps.runs.models import Run
 
-_ESCAPES = re.compile(r"\x1b(?:\[[0-9;:?<=>]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
-_HIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-LONGEST = 200
-
 _LINES: tuple[tuple[str, Callable[[Match[str]], str]], ...] = (
     (
         r"ModuleNotFoundError: No module named '([\w.]+)'",
@@ -36,15 +32,6 @@ _LINES: tuple[tuple[str, Callable[[Match[str]], str]], ...] = (
     ),
 )
 _COMPILED = [(re.compile(pattern), advice) for pattern, advice in _LINES]
-
-
-def last_line(content: bytes) -> str:
-    """The last line of a log that says something, without colours, at most LONGEST characters."""
-    for raw in reversed(content.decode("utf-8", "replace").replace("\r\n", "\n").split("\n")):
-        line = _HIDDEN.sub("", _ESCAPES.sub("", raw.rsplit("\r", 1)[-1])).strip()
-        if line:
-            return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
-    return ""
 
 
 def for_run(run: Run, exit_code: int | None, tail: str, *, timeout_ms: int | None) -> str:

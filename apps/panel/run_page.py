@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from apps.core import clock
 from apps.core.errors import DomainError
 from apps.dispatch.queries import waiting_for
-from apps.panel import advice, queries, timeline, words
+from apps.panel import advice, queries, terminal, timeline, words
 from apps.runs import queries as runs
 from apps.runs.models import Run, RunAttempt, RunEvent
 from apps.runs.payloads import open_input, open_output
@@ -145,7 +145,7 @@ def ending(run: Run, exit_code: int | None, tail: bytes) -> Ending:
         except DomainError:
             timeout = None
     text = tail[-4096:].decode("utf-8", "replace")
-    return Ending(advice.last_line(tail), advice.for_run(run, exit_code, text, timeout_ms=timeout))
+    return Ending(terminal.last_line(tail), advice.for_run(run, exit_code, text, timeout_ms=timeout))
 
 
 @dataclass(frozen=True)

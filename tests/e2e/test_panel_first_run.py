@@ -36,7 +36,7 @@ def test_a_task_its_run_and_its_live_log(settled: Up, chromium: Any, language: s
     log.get_by_text("line 3", exact=True).wait_for(timeout=2_500)
     assert time.monotonic() - began < 1.0 + 1.0
     page.get_by_text(words["live"]).first.wait_for(timeout=3_000)
-    page.locator(".ql-run-facts .ql-chip[data-state=succeeded]").wait_for(timeout=10_000)
+    page.locator(".ql-run-head .ql-chip[data-state=succeeded]").wait_for(timeout=10_000)
     page.get_by_text(words["done"]).first.wait_for(timeout=1_000)
     log.get_by_text("last", exact=True).wait_for(timeout=2_000)
     assert log.locator(".ql-a-fg-1.ql-a-bold").inner_text() == "red"
@@ -57,7 +57,7 @@ def test_stopping_from_the_page(settled: Up, chromium: Any, language: str, width
     ann.page.click("[data-dialog=stop]")
     ann.page.fill("#note", "enough")
     ann.page.click("#stop .ql-danger-fill")
-    ann.page.locator(".ql-run-facts .ql-chip[data-state=cancelled]").wait_for(timeout=15_000)
+    ann.page.locator(".ql-run-head .ql-chip[data-state=cancelled]").wait_for(timeout=15_000)
     ann.page.get_by_text(WORDS[language]["stopped"]).first.wait_for(timeout=2_000)
     assert "enough" in ann.page.locator(".ql-timeline").inner_text()
     ann.close()
@@ -68,7 +68,7 @@ def test_a_long_log_opens_at_its_end_and_reads_backwards(settled: Up, chromium: 
     ann.sign_in()
     ann.make("Long", "seq -f 'row %.0f' 0 129999; head -c 40000 /dev/zero | tr '\\0' x")
     page, log = ann.page, ann.page.locator("[data-log-view]")
-    page.locator(".ql-run-facts .ql-chip[data-state=succeeded]").wait_for(timeout=30_000)
+    page.locator(".ql-run-head .ql-chip[data-state=succeeded]").wait_for(timeout=30_000)
     page.reload()
     log.get_by_text("row 129999", exact=True).wait_for(timeout=3_000)
     assert log.locator(".ql-fold-more").count() == 1

@@ -48,8 +48,20 @@ def addresses(task: Task, run: Run) -> Iterator[str]:
     yield from ("/panel/p/default/", "/panel/p/default/?history=1", "/panel/p/default/archive/")
     yield from ("/panel/p/default/tasks/?search=x", "/panel/p/default/runs/?status=queued&trigger=manual")
     yield f"/panel/p/default/runs/?task={task.slug}"
-    for part in ("", "script/", "revisions/", "revisions/1/", "revisions/compare/?a=1&b=1", "why/", "triggers/",
-        "triggers/new/", "settings/", "edit/", "archive/", "run-with/"):
+    for part in (
+        "",
+        "script/",
+        "revisions/",
+        "revisions/1/",
+        "revisions/compare/?a=1&b=1",
+        "why/",
+        "triggers/",
+        "triggers/new/",
+        "settings/",
+        "edit/",
+        "archive/",
+        "run-with/",
+    ):
         yield f"/panel/p/default/task/{task.slug}/{part}"
     yield from (f"/panel/runs/{run.pk}/", f"/panel/runs/{run.pk}/stop/")
 

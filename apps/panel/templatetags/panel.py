@@ -97,10 +97,11 @@ def toggled(context: template.Context, name: str, *values: str) -> str:
 def keys(chord: str) -> SafeString:
     """`Mod K` as keys; `Mod` becomes ⌘ on a Mac by script."""
     pieces = chord.split(" ")
-    return format_html_join(
+    inner = format_html_join(
         " ", "<kbd{}>{}</kbd>",
         ((mark_safe(" data-mod"), "Ctrl") if key == "Mod" else ("", key) for key in pieces),
     )  # fmt: skip
+    return format_html('<span class="ql-chord">{}</span>', inner)
 
 
 @register.simple_tag

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 
 from apps.artifacts.services import LogPart, read_log, stream_log
 from apps.core.errors import DomainError, NotFound
-from apps.panel import run_page, words
+from apps.panel import run_page, terminal, words
 from apps.panel.page import Action, Page
 from apps.panel.views.tasks import once_key
 from apps.projects.models import Project
@@ -94,7 +94,9 @@ class StopRun(RunPage, Action):
     def get(self, request: HttpRequest, run: UUID) -> HttpResponse:
         found = runs.get(run)
         queue = Run.objects.filter(task_id=found.task_id, status="queued", holds_place=False)
-        waiting = len(queue.exclude(pk=found.pk).order_by("-priority", "queued_at", "id").values_list("pk")[:10])
+        waiting = len(
+            queue.exclude(pk=found.pk).order_by("-priority", "queued_at", "id").values_list("pk")[:10]
+        )
         title = _("Stop %(name)s?") % {"name": found.task_name}
         return self.show(title=title, run=found, waiting=waiting)
 
@@ -158,4 +160,4 @@ def _text(part: LogPart) -> str:
     content = part.content
     if part.start > 0 and (at := content.find(b"\n")) >= 0:
         content = content[at + 1 :]
-    return content.decode("utf-8", "replace").replace("\0", "\u2400")
+    return terminal.plain(content)
