@@ -12,6 +12,7 @@ const PAGE = 256 * 1024;
 const LIVE_MS = 700;
 const HIDDEN_MS = 10_000;
 const KEEP = 8 * 1024 * 1024;
+const KEEP_CHUNKS = 200;
 const FAR_BEHIND = 4 * 1024 * 1024;
 const COPY_LINES = 200;
 const NEWLINE = 10;
@@ -318,15 +319,21 @@ class LogView {
     this.end += bytes.length;
   }
 
+  /** Many short lines weigh as much as a few long ones. */
+  tooMuch() {
+    const chunks = this.view.childElementCount;
+    return chunks > 1 && (this.end - this.start > KEEP || chunks > KEEP_CHUNKS);
+  }
+
   letGoAbove() {
-    while (this.view.childElementCount > 1 && this.end - this.start > KEEP) {
+    while (this.tooMuch()) {
       this.start += this.view.firstElementChild.bytes;
       this.view.firstElementChild.remove();
     }
   }
 
   letGoBelow() {
-    while (this.view.childElementCount > 1 && this.end - this.start > KEEP) {
+    while (this.tooMuch()) {
       const last = this.view.lastElementChild;
       if (this.attached) {
         this.tail = this.end + this.rest.length;
