@@ -74,7 +74,7 @@ def groups(visitor: Visitor, project: Project | None, running: int, *, team: boo
     shared: list[Entry] = []
     if project is not None:
         p = [project.slug]
-        first.append(Entry("skips", "skips", _("Did not run"), reverse("panel:skips", args=p)))
+        first.append(Entry("skips", "skips", _("Why not run?"), reverse("panel:skips", args=p)))
         if team:
             shared.append(Entry("roles", "team", _("People and roles"), reverse("panel:project", args=p)))
         if visitor.may(project, "policy.manage"):

@@ -153,7 +153,11 @@ form.addEventListener("click", (event) => {
     row.querySelector("input").focus();
   }
 });
-form.addEventListener("input", (event) => event.target.name === "env_value" && fit(event.target));
+form.addEventListener("input", (event) => {
+  if (event.target.name === "env_value") fit(event.target);
+  const named = [...form.querySelectorAll("[name=env_name]")].filter((one) => one.value).length;
+  if (named) form.querySelector("[data-env-count]").textContent = String(named);
+});
 for (const area of form.querySelectorAll("[name=env_value]")) fit(area);
 for (const element of form.querySelectorAll("[data-remove-pair], [data-add-pair]")) element.hidden = false;
 // Lines of NAME=value pasted into a name become rows, byte for byte; a line without a name goes on with the value

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
-from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
 from apps.core import pages
@@ -49,14 +48,3 @@ class RunList(Page):
         if not page.items and asked.narrowed:
             context["day"] = overview.day(self.project.pk)
         return self.show(**context)
-
-
-class SkipList(Page):
-    permissions = {"GET": "run.read"}
-    template = "panel/skips.html"
-    section = "skips"
-    title = _("Did not run")
-
-    def get(self, request: HttpRequest, p: str) -> HttpResponse:
-        page = runs.skips(self.project.pk, cursor=request.GET.get("cursor"))
-        return self.show(page=page, rows=queries.skip_rows(page.items))
