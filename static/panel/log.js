@@ -421,7 +421,8 @@ class LogView {
     this.finished = true;
     if (this.attached) this.drawRest();
     this.root.classList.add("ql-over");
-    this.buttons.follow?.setAttribute("hidden", "");
+    const label = this.buttons.follow?.querySelector("span");
+    if (label) label.textContent = this.words.textToEnd;
     this.sayEnd();
     if (this.following) this.toEnd();
   }
