@@ -32,6 +32,7 @@ ACTS: dict[str, Promise] = {
     "task.disabled": pgettext_lazy("audit", "disabled a task"),
     "task.archived": pgettext_lazy("audit", "archived a task"),
     "task.queue_emptied": pgettext_lazy("audit", "emptied a task's queue"),
+    "task.batch_started": pgettext_lazy("audit", "began an action on all tasks that match"),
     "token.created": pgettext_lazy("audit", "made an API token"),
     "token.revoked": pgettext_lazy("audit", "revoked an API token"),
     "trigger.created": pgettext_lazy("audit", "made a trigger"),

@@ -192,7 +192,7 @@ def test_why_tells_each_due_time_and_folds_long_rows(
     client.post(f"{P}/task/{task.slug}/disable/")
     time.advance(3 * 3_600_000)
     html = client.get(f"{P}/task/{task.slug}/why/").content.decode()
-    assert "18 times" in html and "disabled" in html and "ann" in html and "/enable/" in html
+    assert "18 times" in html and "The task was disabled." in html and "ann" in html and "/enable/" in html
     client.post(f"{P}/task/{task.slug}/enable/")
     quiet = client.get(
         f"{P}/task/{task.slug}/why/?since=2020-01-01T00:00&until=2020-01-02T00:00"

@@ -41,18 +41,6 @@ LOOKS: dict[str, tuple[str, str]] = {
     "archived": ("archive", "cancelled"), "left_out": ("calendar", "cancelled"), "planned": ("calendar", "created"),
     "unknown": ("info", "lost"),
 }  # fmt: skip
-WORDS: dict[str, Promise] = {
-    "ran": gettext_lazy("Ran"),
-    "waits": gettext_lazy("Waits"),
-    "pending": gettext_lazy("Due now"),
-    "skipped": gettext_lazy("Skipped"),
-    "missed": gettext_lazy("Missed"),
-    "disabled": gettext_lazy("Disabled"),
-    "archived": gettext_lazy("Archived"),
-    "left_out": gettext_lazy("Clock change"),
-    "planned": gettext_lazy("Planned"),
-    "unknown": gettext_lazy("Not known"),
-}
 NOT_RUN = {"skipped", "missed", "disabled", "archived", "left_out"}
 
 
@@ -89,7 +77,6 @@ class Told:
     entry: due.Entry
     icon: str
     state: str
-    word: str | Promise
     who: str
     help: Help | None
 
@@ -108,11 +95,6 @@ class Group:
     """Due times one after the other with one outcome, or a single one."""
 
     told: list[Told]
-
-    @property
-    def sentence(self) -> str:
-        """What is to be said of all of them; nothing where they ran."""
-        return _outcome(self.told[0])[1]
 
     @property
     def last(self) -> Told:
@@ -140,7 +122,10 @@ class WhyOfTask(TaskTab):
         people = queries.names(entry.by[1] for entry in found.items if entry.by)
         told = [
             Told(
-                entry, *_look(entry), people.get(entry.by[1], "") if entry.by else "", self.help(task, entry)
+                entry,
+                *LOOKS.get(entry.status, LOOKS["unknown"]),
+                people.get(entry.by[1], "") if entry.by else "",
+                self.help(task, entry),
             )
             for entry in found.items
         ]
@@ -212,10 +197,6 @@ class WhyOfProject(Page):
         )  # fmt: skip
 
 
-def _look(entry: due.Entry) -> tuple[str, str, str | Promise]:
-    return (*LOOKS.get(entry.status, LOOKS["unknown"]), WORDS.get(entry.status, entry.status))
-
-
 def _groups(told: Sequence[Told]) -> list[Group]:
     """Long rows of one outcome become one group; everything else stands alone."""
     found: list[Group] = []
@@ -227,8 +208,7 @@ def _groups(told: Sequence[Told]) -> list[Group]:
 
 def _outcome(told: Told) -> tuple[str, str]:
     """What makes two due times the same to tell."""
-    plain = told.entry.status in ("ran", "planned")
-    return told.entry.status, "" if plain else str(told.entry.sentence)
+    return told.entry.status, str(told.entry.sentence)
 
 
 def _answer(entries: Sequence[due.Entry]) -> str:
