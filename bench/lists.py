@@ -28,8 +28,8 @@ def main() -> None:
             print(place.script("bench.lists:measure"))
 
 
-def fill(runs: str) -> None:
-    """Inside Django: 1,000 tasks and the runs, each with an attempt, over 400 days; a tenth failed."""
+def fill(runs: str, count: str = "1000") -> None:
+    """Inside Django: tasks and the runs, each with an attempt, over 400 days; a tenth failed."""
     from django.db import connection
 
     from apps.core import bulk, clock, ids
@@ -40,7 +40,7 @@ def fill(runs: str) -> None:
     grant = Grant.system("default", "task.create", "bench")
     tasks = [
         create_task(grant, TaskDraft(name=f"Task {n}", command=["/bin/true"], labels=["nightly"]))
-        for n in range(1000)
+        for n in range(int(count))
     ]
     total, batch = int(runs), 5_000
     begin = clock.now_ms() - 400 * 86_400_000
@@ -86,7 +86,7 @@ def measure() -> None:
         page = client.get("/api/v3/projects/default/runs", {"cursor": deep}, headers=headers)
         deep = page.json()["next_cursor"]
     sql = "SELECT * FROM runs WHERE project_id = 'default' ORDER BY created_at DESC, id DESC LIMIT 51"
-    floor = _percentiles(lambda: _bare(connection, sql))
+    floor = percentiles(lambda: bare(connection, sql))
     print(f"  {'bare SQL of the page':34} p50 {floor[0]:6.1f} ms  p95 {floor[1]:6.1f} ms")
     pages: list[tuple[str, dict[str, str]]] = [
         ("/api/v3/projects/default/runs", {}),
@@ -106,7 +106,7 @@ def measure() -> None:
         if answer.status_code != 200:
             print(f"  {path} {query}: {answer.status_code}")
             continue
-        p50, p95 = _percentiles(lambda path=path, query=query: client.get(path, query, headers=headers))
+        p50, p95 = percentiles(lambda path=path, query=query: client.get(path, query, headers=headers))
         name = path.removeprefix("/api/v3/projects/default") + ("?" + next(iter(query)) if query else "")
         print(
             f"  {name:34} p50 {p50:6.1f} ms  p95 {p95:6.1f} ms  {queries} queries  {p50 / floor[0]:.1f} × floor"
@@ -128,13 +128,13 @@ def _owner(client_class: Any) -> tuple[Any, dict[str, str]]:
     return client, {"Authorization": f"Bearer {token.secret}"}
 
 
-def _bare(connection: Any, sql: str) -> None:
+def bare(connection: Any, sql: str) -> None:
     with connection.cursor() as cursor:
         cursor.execute(sql)
         cursor.fetchall()
 
 
-def _percentiles(call: Callable[[], Any]) -> tuple[float, float]:
+def percentiles(call: Callable[[], Any]) -> tuple[float, float]:
     for _ in range(5):
         call()
     times = []

@@ -58,19 +58,30 @@ class Stage:
         )
         return done.stdout
 
+    def spawn(self, name: str, *args: str) -> subprocess.Popen[bytes]:
+        """Starts a function of this package inside Django."""
+        return subprocess.Popen(self._command(name, *args), env=self.env(), cwd=ROOT)
+
     def script(self, name: str, *args: str) -> str:
         """Runs a function of this package inside Django and returns what it printed."""
+        done = subprocess.run(
+            self._command(name, *args),
+            env=self.env(),
+            cwd=ROOT,
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        return done.stdout
+
+    def _command(self, name: str, *args: str) -> list[str]:
         code = (
             "import os, sys; os.environ['DJANGO_SETTINGS_MODULE'] = 'qinglong.settings'\n"
             "import django; django.setup()\n"
             "import importlib; module, function = sys.argv[1].split(':')\n"
             "getattr(importlib.import_module(module), function)(*sys.argv[2:])"
         )
-        command = [sys.executable, "-c", code, name, *args]
-        done = subprocess.run(
-            command, env=self.env(), cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
-        )
-        return done.stdout
+        return [sys.executable, "-c", code, name, *args]
 
 
 @contextlib.contextmanager

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from django.urls import URLPattern, URLResolver, include, path
 
+from apps.triggers.api.hooks import Hook
+
 # One line per app; each brings its own `urlpatterns`.
 API = "api/v3/"
 
@@ -14,9 +16,10 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path(API, include("apps.audit.api")),
     path(API, include("apps.artifacts.api")),
     path(API, include("apps.tasks.api")),
-    path(API, include("apps.triggers.api")),
+    path(API, include("apps.triggers.api.urls")),
     path(API, include("apps.dispatch.api")),
     path(API, include("apps.runs.api.urls")),
+    path("hooks/<str:secret>", Hook.as_view(), name="hook"),
     path("", include("apps.panel.urls")),
 ]
 

@@ -17,6 +17,8 @@ from apps.core import clock
 from apps.projects import permissions
 from apps.runs.services import Started, start_run
 from apps.tasks.services import TaskDraft, create_task
+from apps.triggers.drafts import TriggerDraft
+from apps.triggers.services import create_trigger
 from tests.people import Api, account, api, grant, member, project, token
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
@@ -74,7 +76,14 @@ def rows() -> dict[str, str]:
     task = create_task(grant(host, "task.create"), TaskDraft(name="Task", slug="task", command=["true"]))
     started = start_run(grant(host, "run.start"), task.pk, trigger_type="manual")
     assert isinstance(started, Started)
-    return {"t": task.slug, "revision": task.revision.task_revision, "runs/id": str(started.run.pk)}
+    draft = TriggerDraft(kind="webhook")
+    made = create_trigger(grant(host, "task.update"), grant(host, "run.start"), task.pk, draft)
+    return {
+        "t": task.slug,
+        "revision": task.revision.task_revision,
+        "runs/id": str(started.run.pk),
+        "triggers/id": str(made.trigger.pk),
+    }
 
 
 def name(value: object) -> str:

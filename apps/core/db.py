@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
@@ -109,7 +109,7 @@ def lock_shared(table: str, column: str, value: str) -> None:
 
 def skip_locked(queryset: Q) -> Q:
     """Locks the rows that nobody else holds and leaves the others out; on SQLite all rows."""
-    return queryset.select_for_update(skip_locked=True) if is_postgresql() else queryset
+    return queryset.select_for_update(skip_locked=True, no_key=True) if is_postgresql() else queryset
 
 
 def notify(channel: str) -> None:
@@ -117,3 +117,20 @@ def notify(channel: str) -> None:
     if is_postgresql():
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_notify(%s, '')", [channel])
+
+
+def share_rows(table: str, column: str, values: Iterable[str], *, wait: bool) -> set[str]:
+    """As `lock_shared` for many rows, taken in their order; without `wait` only those that nobody holds.
+
+    Returns the values whose rows are kept; on SQLite all of them.
+    """
+    wanted = set(values)
+    if not is_postgresql() or not wanted:
+        return wanted
+    free = "" if wait else " SKIP LOCKED"
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f'SELECT "{column}" FROM "{table}" WHERE "{column}" = ANY(%s) ORDER BY "{column}" FOR SHARE{free}',
+            [sorted(wanted)],
+        )
+        return {row[0] for row in cursor.fetchall()}

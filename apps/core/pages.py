@@ -56,8 +56,11 @@ def identifier(name: str = "id", *, descending: bool = False) -> Key:
 
 @dataclass(frozen=True)
 class Page(Generic[T]):
+    """Rows in the order of the list; `previous_cursor` leads to the page before, read backwards."""
+
     items: list[T]
     next_cursor: str | None
+    previous_cursor: str | None = None
 
 
 def read_limit(text: str | None, *, default: int = DEFAULT_LIMIT, largest: int = MAX_LIMIT) -> int:
@@ -77,21 +80,54 @@ def paginate(
     scope: Mapping[str, Any],
     limit: int = DEFAULT_LIMIT,
     cursor: str | None = None,
+    backward: bool = False,
 ) -> Page[M]:
     """One page of `rows` in the order of `keys`, which must end in a unique column.
 
-    `kind` and `scope` (project, filters) are what the cursor is bound to, with the limit.
+    `kind` and `scope` (project, filters) are what the cursor is bound to, with the limit. Backward, the page ends
+    just before the cursor's position; without a cursor it is the last one.
+    """
+    return paginate_any([rows], keys, kind=kind, scope=scope, limit=limit, cursor=cursor, backward=backward)
+
+
+def paginate_any(
+    sources: Sequence[QuerySet[M]],
+    keys: Sequence[Key],
+    *,
+    kind: str,
+    scope: Mapping[str, Any],
+    limit: int = DEFAULT_LIMIT,
+    cursor: str | None = None,
+    backward: bool = False,
+) -> Page[M]:
+    """One page of all that disjoint `sources` hold, one query each: every one can walk an index of its own.
+
+    Several sources need keys of one direction.
     """
     bound = canonical.digest({"scope": dict(scope), "limit": limit})
-    if cursor:
-        rows = rows.filter(after(keys, decode(cursor, kind, bound, keys)))
-    order = [F(key.name).desc() if key.descending else F(key.name).asc() for key in keys]
-    found = list(rows.order_by(*order)[: limit + 1])
-    if len(found) <= limit:
-        return Page(found, None)
-    last = found[limit - 1]
-    position = [_write(_value(last, key.name)) for key in keys]
-    return Page(found[:limit], encode(kind, bound, position))
+    walk = [Key(key.name, not key.descending, key.read) for key in keys] if backward else list(keys)
+    position = decode(cursor, kind, bound, keys) if cursor else None
+    order = [F(key.name).desc() if key.descending else F(key.name).asc() for key in walk]
+    found: list[M] = []
+    for rows in sources:
+        narrowed = rows if position is None else rows.filter(after(walk, position))
+        found += narrowed.order_by(*order)[: limit + 1]
+    if len(sources) > 1:
+        found.sort(key=lambda row: tuple(_value(row, key.name) for key in walk), reverse=walk[0].descending)
+    items, more = found[:limit], len(found) > limit
+    if backward:
+        items.reverse()
+    ahead, behind = (position is not None, more) if backward else (more, position is not None)
+
+    def at(row: M) -> str:
+        return encode(kind, bound, place(row, keys))
+
+    return Page(items, at(items[-1]) if items and ahead else None, at(items[0]) if items and behind else None)
+
+
+def place(row: Model, keys: Sequence[Key]) -> list[Any]:
+    """Where a row stands in the order of `keys`, as a cursor holds it."""
+    return [_write(_value(row, key.name)) for key in keys]
 
 
 def encode(kind: str, scope: str, position: Sequence[Any]) -> str:

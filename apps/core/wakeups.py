@@ -58,10 +58,15 @@ def ring(cluster: str, *, anew: bool = False) -> None:
     """
     if _needs_message(cluster, clock.now()):
         _send(cluster)
+    nudge(cluster)
+
+
+def nudge(name: str) -> None:
+    """Wakes whoever listens under the name when the open transaction commits; sends no message."""
     if db.is_postgresql():
-        db.notify(channel(cluster))
+        db.notify(channel(name))
     else:
-        transaction.on_commit(lambda: poke(cluster))
+        transaction.on_commit(lambda: poke(name))
 
 
 @db.write_transaction

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -19,6 +20,7 @@ from apps.dispatch.launching import Plan
 
 MAX_OUTPUT = 65_536
 _MAX_FACT = 65_536
+_MAX_ESCAPED = 20
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -61,23 +63,24 @@ class Left:
     output: Any = None
     has_output: bool = False
     output_code: str | None = None
+    proof: Mapping[str, Any] | None = None
 
 
 def read_left(folder: Path) -> Left:
     """Stop fact and output of an ended attempt; a bad output is a code, never an error (upper-floors.md §7.11)."""
     fact = _read(folder / "stop.json", _MAX_FACT)
-    cause = _cause(fact) if isinstance(fact, bytes) else None
+    cause, proof = _stopped(fact) if isinstance(fact, bytes) else (None, None)
     data = _read(folder / "output.json", MAX_OUTPUT)
     if data is None or data == b"":
-        return Left(cause)
+        return Left(cause, proof=proof)
     if not isinstance(data, bytes):
-        return Left(cause, output_code=data)
+        return Left(cause, output_code=data, proof=proof)
     try:
         value = canonical.loads(data.decode())
         canonical.dumps({"output": value}, max_bytes=MAX_OUTPUT)
     except (canonical.NotCanonical, UnicodeDecodeError):
-        return Left(cause, output_code="output_invalid")
-    return Left(cause, value, True)
+        return Left(cause, output_code="output_invalid", proof=proof)
+    return Left(cause, value, True, proof=proof)
 
 
 def never_started(folder: Path) -> bool:
@@ -144,12 +147,20 @@ def _subfolders(folder: int) -> list[str]:
     return found
 
 
-def _cause(data: bytes) -> str | None:
+def _stopped(data: bytes) -> tuple[str | None, dict[str, Any] | None]:
+    """Why the tree was stopped, and the proof that it is gone: how many processes, how long, who was left."""
     try:
-        cause = canonical.loads(data)["cause"]
-    except (canonical.NotCanonical, KeyError, TypeError):
-        return None
-    return cause if cause in ("stop", "deadline", "leftover") else None
+        fact = canonical.loads(data)
+        cause = fact["cause"]
+        proof = {
+            "processes": int(fact["processes"]),
+            "took_ms": max(0, int(fact["ended_at_ms"]) - int(fact["term_at_ms"])),
+            "killed": fact["kill_at_ms"] is not None,
+            "escaped": [int(one["pid"]) for one in fact["escaped"][:_MAX_ESCAPED]],
+        }
+    except (canonical.NotCanonical, KeyError, TypeError, ValueError):
+        return None, None
+    return (cause, proof) if cause in ("stop", "deadline", "leftover") else (None, None)
 
 
 def _read(path: Path, limit: int) -> bytes | str | None:

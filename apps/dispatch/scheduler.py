@@ -1,10 +1,13 @@
 """The scheduler: one small loop that rings whoever has work and watches that somebody answers.
 
-It does no work itself. Any number may run; what they start is single-flight by its own rows.
+Of itself it does no work. Any number may run; what they start is single-flight by its own rows. Apps above plug
+in what has to happen at a moment of its own: an alarm says when it wants to be called again, and is called
+earlier when its channel is nudged.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
@@ -13,19 +16,24 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
 
+import psycopg
 from django.db import DatabaseError, close_old_connections
 
 from apps.core import clock, control, node, wakeups
 from apps.core.db import write_transaction
 from apps.core.errors import DomainError
 from apps.core.jobs import CONTROL
+from apps.core.listener import Listener
 from apps.dispatch import drain
 from apps.dispatch.services import adoption
 
 RUNS = "runs"
 TICK_S = 1.0
 ORPHANS_S = 2.0
+ALARM_S = 5.0
 DEAF_AFTER = timedelta(seconds=45)
 
 logger = logging.getLogger("qinglong.scheduler")
@@ -39,7 +47,25 @@ class _Tick:
     next_at: float
 
 
+Alarm = Callable[[datetime], datetime | None]
+
+
+@dataclass
+class _Clock:
+    """An alarm as it goes in this process; `next_at` is a wall clock's time, None = when nudged."""
+
+    name: str
+    alarm: Alarm
+    channel: str
+    next_at: datetime | None
+    checked_at: float = 0.0
+    listener: Listener | None = None
+
+
 _ticks: dict[str, _Tick] = {}
+_alarms: dict[str, tuple[Callable[[], Alarm], str]] = {}
+boot_id: UUID | None = None
+"""The start of `up` that this process belongs to; None outside of one."""
 
 
 def register(name: str, function: Callable[[datetime], None], every_s: float, *, after_s: float = 0) -> None:
@@ -47,8 +73,21 @@ def register(name: str, function: Callable[[datetime], None], every_s: float, *,
     _ticks[name] = _Tick(name, function, every_s, time.monotonic() + after_s)
 
 
-def run(requests: int | None = None) -> int:
-    """Until SIGTERM; names of clusters to be started anew are written to `requests`, a line each."""
+def register_alarm(name: str, make: Callable[[], Alarm], channel: str) -> None:
+    """Has each scheduler make an alarm and call it at the time that its last call returned.
+
+    It is also called when `channel` is nudged (`wakeups.nudge`), and every 5 s whatever happens.
+    """
+    _alarms[name] = (make, channel)
+
+
+def run(requests: int | None = None, *, boot: UUID | None = None) -> int:
+    """Until SIGTERM; names of clusters to be started anew are written to `requests`, a line each.
+
+    `boot` names the start of `up` that this scheduler belongs to.
+    """
+    global boot_id
+    boot_id = boot
     stop = drain.prepare()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: drain.request())
@@ -58,12 +97,20 @@ def run(requests: int | None = None) -> int:
     register("orphans", _ring_for_orphans, ORPHANS_S)
     patience = DEAF_AFTER.total_seconds()
     register("watch", lambda now: _watch(now, requests), patience, after_s=patience)
+    clocks = [_Clock(name, make(), channel, clock.now()) for name, (make, channel) in _alarms.items()]
     logger.info("scheduler is ready")
     while True:
         close_old_connections()
         _tick(clock.now())
-        if select.select([stop], [], [], TICK_S)[0]:
+        for each in clocks:
+            _go_off(each)
+        ears: list[Any] = [each.listener for each in clocks if each.listener is not None]
+        woken = select.select([stop, *ears], [], [], min([TICK_S, *map(_pause, clocks)]))[0]
+        if stop in woken:
             return 0
+        for each in clocks:
+            if each.listener in woken:
+                _hear(each)
 
 
 def deaf_clusters(now: datetime) -> list[str]:
@@ -82,6 +129,41 @@ def _tick(now: datetime) -> None:
         except (DatabaseError, DomainError, OSError) as error:
             # The next tick tries again; a database that is away must not end the scheduler.
             logger.warning("scheduler: %s failed: %s", tick.name, type(error).__name__)
+
+
+def _go_off(each: _Clock) -> None:
+    """Calls an alarm that is due. It listens before it looks, so that no nudge slips in between."""
+    now = clock.now()
+    late = time.monotonic() - each.checked_at >= ALARM_S
+    if not late and (each.next_at is None or each.next_at > now):
+        return
+    each.checked_at = time.monotonic()
+    try:
+        if each.listener is None:
+            each.listener = Listener(each.channel)
+        each.next_at = each.alarm(now)
+    except (DatabaseError, psycopg.Error, DomainError, OSError) as error:
+        each.next_at = now + timedelta(seconds=TICK_S)
+        logger.warning("scheduler: %s failed: %s", each.name, type(error).__name__)
+
+
+def _pause(each: _Clock) -> float:
+    """Seconds until the alarm goes off."""
+    if each.next_at is None:
+        return ALARM_S
+    return max(0.0, (each.next_at - clock.now()).total_seconds())
+
+
+def _hear(each: _Clock) -> None:
+    each.next_at = clock.now()
+    try:
+        assert each.listener is not None
+        each.listener.drain()
+    except (OSError, psycopg.Error):
+        # The way is broken; the next call makes a new one.
+        with contextlib.suppress(OSError, psycopg.Error):
+            each.listener.close()  # type: ignore[union-attr]
+        each.listener = None
 
 
 def _ring_control(now: datetime) -> None:

@@ -200,7 +200,10 @@ class RunSource:
             return
         left = carrying.read_left(item.folder)
         news.ended.append(
-            Ended(item.lease, End(receipt, left.cause, left.output, left.has_output, left.output_code))
+            Ended(
+                item.lease,
+                End(receipt, left.cause, left.output, left.has_output, left.output_code, left.proof),
+            )
         )
 
     def _act(self, news: News, stored: Stored) -> None:

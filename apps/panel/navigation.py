@@ -19,13 +19,25 @@ THEMES: tuple[tuple[str, Promise], ...] = (
 )
 
 
+LETTERS = {"dashboard": "d", "tasks": "t", "runs": "r", "approvals": "a", "secrets": "s"}
+
+
 @dataclass(frozen=True)
 class Entry:
+    """One place to go; `badge` is the text of its number, `counts` says what the number means."""
+
     key: str
     icon: str
     title: str | Promise
     url: str
     in_tabbar: bool = False
+    badge: str = ""
+    counts: str | Promise = ""
+
+    @property
+    def letter(self) -> str:
+        """What follows `g` to go there."""
+        return LETTERS.get(self.key, "")
 
 
 @dataclass(frozen=True)
@@ -34,13 +46,21 @@ class Group:
     entries: list[Entry]
 
 
-def tabbar(project: Project | None) -> list[Entry]:
+def number(count: int) -> str:
+    """A badge: nothing for none, `9+` from ten on."""
+    return "" if count == 0 else str(count) if count < 10 else "9+"
+
+
+def tabbar(project: Project | None, running: int) -> list[Entry]:
     """What a thumb reaches first."""
     entries = [_first("dashboard", pgettext_lazy("navigation", "Dashboard"), reverse("panel:index"))]
     if project is not None:
         tasks, runs = (reverse(f"panel:{name}", args=[project.slug]) for name in ("tasks", "runs"))
         entries.append(_first("tasks", pgettext_lazy("navigation", "Tasks"), tasks))
-        entries.append(_first("runs", pgettext_lazy("navigation", "Runs"), runs))
+        title = pgettext_lazy("navigation", "Runs")
+        entries.append(
+            Entry("runs", "runs", title, runs, True, number(running), pgettext_lazy("badge", "running now:"))
+        )
     return entries
 
 
@@ -48,18 +68,21 @@ def _first(key: str, title: Promise, url: str) -> Entry:
     return Entry(key, key, title, url, in_tabbar=True)
 
 
-def groups(visitor: Visitor, project: Project | None) -> list[Group]:
-    """The side bar, top to bottom."""
-    found = [Group("", tabbar(project))]
-    more: list[Entry] = []
+def groups(visitor: Visitor, project: Project | None, running: int, *, team: bool) -> list[Group]:
+    """The side bar, top to bottom; `team` = more than one person or project is here."""
+    first = tabbar(project, running)
+    shared: list[Entry] = []
     if project is not None:
-        more.append(Entry("skips", "skips", _("Did not run"), reverse("panel:skips", args=[project.slug])))
+        p = [project.slug]
+        first.append(Entry("skips", "skips", _("Why not run?"), reverse("panel:skips", args=p)))
+        if team:
+            shared.append(Entry("roles", "team", _("People and roles"), reverse("panel:project", args=p)))
         if visitor.may(project, "policy.manage"):
-            more.append(Entry("audit", "audit", _("Audit log"), reverse("panel:audit", args=[project.slug])))
-    found[0].entries.extend(more)
-    instance = [Entry("projects", "project", _("Projects and roles"), reverse("panel:projects"))]
+            shared.append(Entry("audit", "audit", _("Audit log"), reverse("panel:audit", args=p)))
+    instance: list[Entry] = []
+    if team or visitor.account.is_superuser:
+        instance.append(Entry("projects", "project", _("Projects"), reverse("panel:projects")))
     if visitor.account.is_superuser:
         instance.append(Entry("people", "person", _("People"), reverse("panel:people")))
         instance.append(Entry("workers", "workers", _("Workers"), reverse("panel:workers")))
-    found.append(Group(_("Instance"), instance))
-    return found
+    return [Group("", first), Group(_("Team"), shared), Group(_("Instance"), instance)]

@@ -26,7 +26,7 @@ from django.utils.translation import gettext as _
 from django.views import View
 
 from apps.core.errors import DomainError, Forbidden, InvalidInput, NotFound
-from apps.panel import navigation, trouble
+from apps.panel import navigation, queries, trouble
 from apps.panel.visitors import Visitor, visitor_of
 from apps.projects import policy
 from apps.projects.models import Project
@@ -34,6 +34,7 @@ from apps.projects.models import Project
 ORIGIN = "panel"
 SIGNED_IN = "signed-in"
 ADMINISTRATOR = "administrator"
+PROJECT = "ql_project"
 
 
 class Page(View):
@@ -41,11 +42,13 @@ class Page(View):
 
     `permissions` names for each method the project permission it needs, or SIGNED_IN, or ADMINISTRATOR; a method
     that is not named is refused. With a project permission the URL carries `p`, or `locate` finds the project.
+    `part` is the template of what the page keeps fresh; a page with several names them in `parts`.
     """
 
     permissions: ClassVar[dict[str, str]] = {}
     template: ClassVar[str] = ""
     part: ClassVar[str] = ""
+    parts: ClassVar[dict[str, str]] = {}
     section: ClassVar[str] = ""
     title: ClassVar[str | Promise] = ""
 
@@ -65,7 +68,27 @@ class Page(View):
         except DomainError as error:
             return trouble.page(request, error)
         add_never_cache_headers(response)
+        self.remember(response)
         return response
+
+    def remember(self, response: HttpResponseBase) -> None:
+        """Pages that belong to no project stay with the one that was looked at last."""
+        project = getattr(self, "project", None)
+        if (
+            project is None
+            or len(self.visitor.projects) < 2
+            or self.request.COOKIES.get(PROJECT) == project.pk
+        ):
+            return
+        response.set_cookie(
+            PROJECT,
+            project.pk,
+            max_age=365 * 86_400,
+            path=settings.SESSION_COOKIE_PATH,
+            samesite="Lax",
+            secure=settings.SECURE,
+            httponly=True,
+        )
 
     def decide(self, request: HttpRequest, **kwargs: Any) -> None:
         """Asks the policy before anything else runs; raises NotFound (masked) or Forbidden."""
@@ -99,21 +122,23 @@ class Page(View):
         part = self.request.headers.get("X-Part")
         frame = frame_context(self.request, self.visitor, getattr(self, "project", None), self.section)
         everything = {"title": self.title, **frame, **context}
-        if part and self.part:
-            return self._part(everything)
+        if part and (live := self.parts.get(part, self.part)):
+            return self._part(everything, live)
         return render(self.request, template or self.template, everything, status=status)
 
-    def _part(self, context: dict[str, Any]) -> HttpResponse:
-        response = render(self.request, self.part, context)
-        tag = f'"{hashlib.sha256(response.content).hexdigest()[:24]}"'
+    def _part(self, context: dict[str, Any], template: str) -> HttpResponse:
+        response = render(self.request, template, context)
+        badge = next((entry.badge for entry in context["tabbar"] if entry.key == "runs"), "")
+        tag = f'"{hashlib.sha256(response.content + badge.encode()).hexdigest()[:24]}"'
         if self.request.headers.get("If-None-Match") == tag:
             return HttpResponseNotModified(headers={"ETag": tag})
         response.headers["ETag"] = tag
+        response.headers["X-Running"] = badge
         return response
 
     def to_sign_in(self, request: HttpRequest) -> HttpResponse:
         """To the sign-in page, and back here afterwards."""
-        back = request.get_full_path() if request.method == "GET" else ""
+        back = request.get_full_path() if request.method == "GET" or "GET" in self.permissions else ""
         query = f"?{urlencode({'next': back})}" if back else ""
         if request.headers.get("X-Part"):
             return HttpResponse(status=401)
@@ -127,6 +152,10 @@ class Page(View):
     def say(self, sentence: str) -> None:
         """A confirmation on the next page."""
         messages.success(self.request, sentence)
+
+    def warn(self, sentence: str) -> None:
+        """Something that must not be overlooked, on the next page."""
+        messages.error(self.request, sentence)
 
     def complain(self, error: DomainError) -> None:
         """A refusal on the next page: the sentence, and the code in small."""
@@ -180,15 +209,23 @@ def frame_context(
     request: HttpRequest, visitor: Visitor, project: Project | None, section: str
 ) -> dict[str, Any]:
     """What the frame around every page shows."""
-    current = project or visitor.first_project
+    current = project or current_project(request, visitor)
+    running = queries.running_now(current.pk) if current else 0
+    team = len(visitor.projects) > 1 or (current is not None and queries.is_shared(current.pk))
     return {
         "visitor": visitor,
         "project": current,
         "may": visitor.permissions(current) if current else frozenset(),
-        "navigation": navigation.groups(visitor, current),
-        "tabbar": navigation.tabbar(current),
+        "navigation": navigation.groups(visitor, current, running, team=team),
+        "tabbar": navigation.tabbar(current, running),
         "section": section,
         "theme": request.COOKIES.get("ql_theme", "auto"),
         "themes": navigation.THEMES,
         "once": secrets.token_urlsafe(12),
     }
+
+
+def current_project(request: HttpRequest, visitor: Visitor) -> Project | None:
+    """The project that was looked at last, where it is still the visitor's; else their first one."""
+    wanted = request.COOKIES.get(PROJECT)
+    return next((one for one in visitor.projects if one.pk == wanted), visitor.first_project)

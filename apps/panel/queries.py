@@ -11,9 +11,10 @@ from django.db.models import OuterRef, Subquery
 
 from apps.access.models import User
 from apps.core import clock, pages
+from apps.dispatch.queries import waiting_for
 from apps.projects.queries import attach, current_bindings
 from apps.runs.models import Run, Skip
-from apps.runs.queries import latest_attempts
+from apps.runs.queries import latest_attempts, usual_durations
 from apps.tasks import queries as tasks
 from apps.tasks.models import Task
 
@@ -39,11 +40,21 @@ class TaskRow:
 
 @dataclass(frozen=True)
 class RunRow:
-    """A run with the name of who started it and its newest exit code."""
+    """A run as a list shows it: who started it, how it ended, what it is measured against, why it waits."""
 
     run: Run
     starter: str
     exit_code: int | None
+    usual_ms: int | None
+    waits: str
+
+    @property
+    def took_ms(self) -> int | None:
+        """How long it took, or has taken until now."""
+        if self.run.started_at is None:
+            return None
+        until = self.run.finished_at or (None if self.run.ended else clock.now())
+        return (until - self.run.started_at) // timedelta(milliseconds=1) if until else None
 
 
 @dataclass(frozen=True)
@@ -52,20 +63,6 @@ class SkipRow:
 
     skip: Skip
     starter: str
-
-
-@dataclass(frozen=True)
-class Overview:
-    """The state of a project; lists hold at most SHORT_LIST, `more_…` tells of others."""
-
-    running: list[Run]
-    queued: list[Run]
-    failed: list[Run]
-    more_running: bool
-    more_queued: bool
-    more_failed: bool
-    first_task: Task | None
-    last_run: Run | None
 
 
 def task_page(
@@ -106,15 +103,47 @@ def names(subject_ids: Iterable[str | None]) -> Mapping[str, str]:
 
 
 def run_rows(runs: Sequence[Run]) -> list[RunRow]:
-    """Runs as a list shows them; two queries."""
+    """Runs as a list shows them; four queries."""
     people = names(run.triggered_by_id for run in runs)
     newest = latest_attempts([run.pk for run in runs])
+    usual = usual_durations(run.task_id for run in runs)
+    reasons = waiting_for(runs)
     return [
         RunRow(
-            run, people.get(run.triggered_by_id, ""), newest[run.pk].exit_code if run.pk in newest else None
+            run=run,
+            starter=people.get(run.triggered_by_id, ""),
+            exit_code=newest[run.pk].exit_code if run.pk in newest else None,
+            usual_ms=usual.get(run.task_id),
+            waits=reasons.get(run.pk, ""),
         )
         for run in runs
     ]
+
+
+def people_of(project_id: str, *, limit: int = 50) -> list[tuple[str, str]]:
+    """Subject id and name of the people with a role in the project, by name; two queries."""
+    bindings = current_bindings().filter(project=project_id, subject_type="user", state="active")
+    found = names(bindings.values_list("subject_id", flat=True)[:limit])
+    return sorted(found.items(), key=lambda pair: pair[1])
+
+
+def short(run_id: UUID) -> str:
+    """The end of an id: its beginning is the time, which neighbours share."""
+    return str(run_id)[-8:]
+
+
+def running_now(project_id: str) -> int:
+    """How many runs are being carried out, counted up to ten; two queries."""
+    return min(10, sum(count_of(project_id, status, 10) for status in ("running", "dispatching")))
+
+
+def count_of(project_id: str, status: str, most: int) -> int:
+    """How many runs of a project are in a state, counted up to `most`.
+
+    In the order of its index: without one PostgreSQL may walk all runs to find a few.
+    """
+    rows = Run.objects.filter(project_id=project_id, status=status).order_by("-created_at", "-id")
+    return len(rows.values_list("pk")[:most])
 
 
 def is_shared(project_id: str) -> bool:
@@ -127,31 +156,3 @@ def skip_rows(found: Sequence[Skip]) -> list[SkipRow]:
     """Skips with the names of who wanted to start; one query."""
     people = names(skip.triggered_by_id for skip in found)
     return [SkipRow(skip, people.get(skip.triggered_by_id, "")) for skip in found]
-
-
-def overview(project_id: str) -> Overview:
-    """The state of a project now, and what failed within a day; eight short queries."""
-    day = clock.now() - timedelta(days=1)
-    running = _newest(project_id, "running", "dispatching")
-    queued = _newest(project_id, "queued")
-    failed = [run for run in _newest(project_id, "failed", "timed_out", "lost") if run.created_at >= day]
-    tasks_of_project = Task.objects.filter(project_id=project_id, archived_at=None)
-    return Overview(
-        running=running[:SHORT_LIST],
-        queued=queued[:SHORT_LIST],
-        failed=failed[:SHORT_LIST],
-        more_running=len(running) > SHORT_LIST,
-        more_queued=len(queued) > SHORT_LIST,
-        more_failed=len(failed) > SHORT_LIST,
-        first_task=tasks_of_project.order_by("-created_at", "-id").first(),
-        last_run=Run.objects.filter(project_id=project_id).order_by("-created_at", "-id").first(),
-    )
-
-
-def _newest(project_id: str, *statuses: str) -> list[Run]:
-    """The newest runs in these states, one more than a list shows; a short index scan for each state."""
-    found: list[Run] = []
-    for status in statuses:
-        rows = Run.objects.filter(project_id=project_id, status=status).order_by("-created_at", "-id")
-        found += rows[: SHORT_LIST + 1]
-    return sorted(found, key=lambda run: (run.created_at, run.pk), reverse=True)[: SHORT_LIST + 1]

@@ -4,43 +4,27 @@ from __future__ import annotations
 
 from django.urls import URLPattern, URLResolver, path
 
+from apps.panel import task_routes
 from apps.panel.views import (
     audit,
     dashboard,
+    go,
     people,
     projects,
     run,
-    run_with,
     runs,
-    task,
-    task_edit,
-    tasks,
     tokens,
     workers,
 )
 
 pages: list[URLPattern | URLResolver] = [
     path("", dashboard.Dashboard.as_view(), name="index"),
-    path("p/<str:p>/tasks/", tasks.TaskList.as_view(), name="tasks"),
-    path("p/<str:p>/tasks/new/", task_edit.NewTask.as_view(), name="task-new"),
-    path("p/<str:p>/task/<str:t>/", task.TaskRuns.as_view(), name="task"),
-    path("p/<str:p>/task/<str:t>/script/", task.TaskScript.as_view(), name="task-script"),
-    path("p/<str:p>/task/<str:t>/revisions/", task.TaskRevisions.as_view(), name="task-revisions"),
-    path(
-        "p/<str:p>/task/<str:t>/revisions/<str:revision>/", task.TaskRevision.as_view(), name="task-revision"
-    ),
-    path("p/<str:p>/task/<str:t>/skips/", task.TaskSkips.as_view(), name="task-skips"),
-    path("p/<str:p>/task/<str:t>/edit/", task_edit.EditTask.as_view(), name="task-edit"),
-    path("p/<str:p>/task/<str:t>/run/", tasks.RunTask.as_view(), name="task-run"),
-    path("p/<str:p>/task/<str:t>/run-with/", run_with.RunWith.as_view(), name="task-run-with"),
-    path("p/<str:p>/task/<str:t>/enable/", tasks.SetEnabled.as_view(enabled=True), name="task-enable"),
-    path("p/<str:p>/task/<str:t>/disable/", tasks.SetEnabled.as_view(enabled=False), name="task-disable"),
-    path("p/<str:p>/task/<str:t>/empty-queue/", tasks.EmptyQueue.as_view(), name="task-empty-queue"),
-    path("p/<str:p>/task/<str:t>/copy/", tasks.CopyTask.as_view(), name="task-copy"),
-    path("p/<str:p>/task/<str:t>/archive/", tasks.ArchiveTask.as_view(), name="task-archive"),
+    path("go/", go.Go.as_view(), name="go"),
+    path("keys/", go.Keys.as_view(), name="keys"),
+    *task_routes.pages,
     path("p/<str:p>/runs/", runs.RunList.as_view(), name="runs"),
-    path("p/<str:p>/skips/", runs.SkipList.as_view(), name="skips"),
     path("p/<str:p>/audit/", audit.AuditLog.as_view(), name="audit"),
+    path("p/<str:p>/audit/check/", audit.CheckChain.as_view(), name="audit-check"),
     path("p/<str:p>/", projects.ShowProject.as_view(), name="project"),
     path("p/<str:p>/roles/", projects.ChangeRole.as_view(), name="project-roles"),
     path("p/<str:p>/archive/", projects.ArchiveProject.as_view(), name="project-archive"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from django.http import QueryDict
@@ -18,6 +17,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
 from apps.core.errors import InvalidInput
+from apps.panel import form_values
 from apps.tasks.documents import RevisionView, TaskView
 from apps.tasks.execution import DEFAULT_GRACE_MS, DEFAULT_LOG_QUOTA, Body, Command, Script, Shell
 
@@ -84,6 +84,16 @@ class TaskForm:
             if name or content
         ]
         return cls(values, pairs, stored)
+
+    @property
+    def language(self) -> str:
+        """The language of what runs, for colouring it."""
+        return self.values["language"] if self.values["kind"] == "script" else "shell"
+
+    @property
+    def text(self) -> str:
+        """What runs, as one text."""
+        return self.values[_BODY.get(self.values["kind"], "shell")]
 
     def fields(self) -> dict[str, Any]:
         """The fields of api.md; raises InvalidInput with all that cannot even be read."""
@@ -155,17 +165,11 @@ class TaskForm:
         return dict(self.env)
 
     def _scaled(self, name: str, factor: int) -> int | None:
-        text = self.values[name].strip()
-        if not text:
-            return None
         try:
-            number = Decimal(text) * factor
-        except InvalidOperation:
-            number = Decimal("NaN")
-        if not number.is_finite() or abs(number) > 10**15:
-            self.errors[name] = [_("A number is expected.")]
+            return form_values.scaled(self.values[name], factor)
+        except ValueError:
+            self.errors[name] = [form_values.NO_NUMBER]
             return None
-        return int(number.to_integral_value())
 
     def _whole(self, name: str) -> int | None:
         text = self.values[name].strip()
@@ -182,12 +186,6 @@ def _kept(sent: str, stored: str) -> str:
     return stored if text == _LINE_BREAK.sub("\n", stored) else text
 
 
-def _number(value: int | None, factor: int) -> str:
-    if value is None:
-        return ""
-    return f"{Decimal(value) / factor:f}".rstrip("0").rstrip(".") if value % factor else str(value // factor)
-
-
 def _texts(view: TaskView | None) -> dict[str, str]:
     texts = dict.fromkeys(TEXTS, "")
     texts |= {
@@ -197,7 +195,10 @@ def _texts(view: TaskView | None) -> dict[str, str]:
         "max_parallel": "2",
         "priority": "0",
     }
-    texts |= {"grace": _number(DEFAULT_GRACE_MS, 1000), "quota": _number(DEFAULT_LOG_QUOTA, _MEBIBYTE)}
+    texts |= {
+        "grace": form_values.unscaled(DEFAULT_GRACE_MS, 1000),
+        "quota": form_values.unscaled(DEFAULT_LOG_QUOTA, _MEBIBYTE),
+    }
     if view is None:
         return texts
     task, execution = view.task, view.revision.execution
@@ -209,9 +210,9 @@ def _texts(view: TaskView | None) -> dict[str, str]:
         "work_dir": execution.work_dir or "",
         "before": execution.before or "",
         "after": execution.after or "",
-        "timeout": _number(execution.timeout_ms, 1000),
-        "grace": _number(execution.kill_grace_ms, 1000),
-        "quota": _number(execution.log_quota_bytes, _MEBIBYTE),
+        "timeout": form_values.unscaled(execution.timeout_ms, 1000),
+        "grace": form_values.unscaled(execution.kill_grace_ms, 1000),
+        "quota": form_values.unscaled(execution.log_quota_bytes, _MEBIBYTE),
         "concurrency": task.concurrency,
         "max_parallel": str(task.max_parallel if task.max_parallel > 1 else 2),
         "priority": str(task.priority),

@@ -26,6 +26,11 @@ ATTEMPT_STATES: dict[str, Promise] = {
 }
 # Attempts have two states of their own; for icon and colour they are a run that starts.
 LOOKS = {"claimed": "dispatching", "starting": "dispatching"}
+# For the browser's tab, where no icon can stand.
+SYMBOLS = {
+    "queued": "…", "dispatching": "▷", "running": "▶", "waiting_approval": "!", "retry_wait": "↻", "succeeded": "✓",
+    "failed": "✕", "cancelled": "■", "timed_out": "▲", "lost": "?",
+}  # fmt: skip
 ROLES: dict[str, Promise] = {
     "owner": pgettext_lazy("role", "Owner"),
     "admin": pgettext_lazy("role", "Admin"),
@@ -80,6 +85,16 @@ def duration(span: timedelta | None) -> str:
     if seconds < 86_400:
         return _("%(h)d h %(min)d min") % {"h": seconds // 3600, "min": seconds % 3600 // 60}
     return _("%(d)d d %(h)d h") % {"d": seconds // 86_400, "h": seconds % 86_400 // 3600}
+
+
+def milliseconds(span: int) -> str:
+    """The same for a span in milliseconds."""
+    return duration(timedelta(milliseconds=span))
+
+
+def span_ms(since: datetime, until: datetime) -> int:
+    """Milliseconds between two times, never less than none."""
+    return max(0, (until - since) // timedelta(milliseconds=1))
 
 
 def ago(at: datetime) -> str:
@@ -198,7 +213,11 @@ _DETAILS: tuple[tuple[str, Promise], ...] = (
 
 def event(kind: str, payload: dict[str, Any]) -> tuple[str, list[str]]:
     """The sentence of a run event and its details; an unknown kind is shown as it is."""
-    details = [str(text) % payload[name] for name, text in _DETAILS if payload.get(name) is not None]
+    details = [
+        str(text) % payload[name]
+        for name, text in _DETAILS
+        if payload.get(name) is not None and not str(payload[name]).startswith("EXECUTION_")
+    ]
     reason = payload.get("reason")
     if kind == "run.cancel_requested" and reason in CANCEL_REASONS:
         details.append(str(CANCEL_REASONS[reason]))

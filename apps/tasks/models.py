@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.db import models
 from django.db.models import Q
+from django.db.models.functions import Lower
 
 from apps.core import fields
 from apps.projects.models import Project
@@ -65,6 +66,8 @@ class Task(models.Model):
     revision = models.ForeignKey(
         TaskExecutionRevision, on_delete=models.PROTECT, related_name="+", db_index=False
     )
+    # Which example of the first minute this is; None from the first change on, when it is somebody's own.
+    example = models.CharField(max_length=32, null=True)  # noqa: DJ001
     version = models.IntegerField(default=1)
     created_at = fields.created_at()
     updated_at = models.DateTimeField()
@@ -81,6 +84,12 @@ class Task(models.Model):
                 models.F("id").desc(),
                 name="task_project_panel_order",
             ),
+            models.Index(models.F("project"), Lower("name"), models.F("id"), name="task_project_name"),
+            models.Index(
+                fields=["project", "example"],
+                condition=Q(example__isnull=False, archived_at__isnull=True),
+                name="task_project_example",
+            ),
         ]
         constraints = [
             models.UniqueConstraint(
@@ -96,3 +105,85 @@ class Task(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class SavedView(models.Model):
+    """A person's own way to look at the tasks of a project: what is shown, in which order, how close together."""
+
+    class Order(models.TextChoices):
+        USUAL = "usual"
+        NAME = "name"
+        NAME_DOWN = "-name"
+        NEXT = "next"
+        NEXT_DOWN = "-next"
+        LAST = "last"
+        LAST_DOWN = "-last"
+
+    id = fields.IdField()
+    project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="+", db_index=False)
+    subject_id = models.CharField(max_length=128)
+    name = models.CharField(max_length=64)
+    position = models.PositiveSmallIntegerField()
+    search = models.CharField(max_length=200, blank=True, default="")
+    order = models.CharField(max_length=16, choices=Order, default=Order.USUAL)
+    compact = models.BooleanField(default=False)
+    hidden = models.JSONField(default=list)
+    created_at = fields.created_at()
+
+    class Meta:
+        db_table = "task_saved_views"
+        constraints = [
+            models.UniqueConstraint(fields=["project", "subject_id", "name"], name="task_saved_view_name"),
+            fields.one_of(
+                "order", ["usual", "name", "-name", "next", "-next", "last", "-last"], "task_saved_view_order"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Batch(models.Model):
+    """One action on all tasks that match a search, carried out in the background as whoever asked for it.
+
+    Ids are in the order of making: tasks behind `cursor` and made before the batch are still to come.
+    """
+
+    class State(models.TextChoices):
+        RUNNING = "running"
+        DONE = "done"
+        STOPPED = "stopped"
+
+    id = fields.IdField()
+    project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="+", db_index=False)
+    subject_type = models.CharField(max_length=32)
+    subject_id = models.CharField(max_length=255)
+    language = models.CharField(max_length=16)
+    action = models.CharField(max_length=32)
+    value = models.CharField(max_length=64, blank=True, default="")
+    search = models.CharField(max_length=200, blank=True, default="")
+    show = models.CharField(max_length=16, blank=True, default="")
+    state = models.CharField(max_length=16, choices=State, default=State.RUNNING)
+    cursor = models.UUIDField(null=True)
+    done = models.IntegerField(default=0)
+    refused = models.IntegerField(default=0)
+    refusals = models.JSONField(default=list)
+    created_at = fields.created_at()
+    finished_at = models.DateTimeField(null=True)
+
+    class Meta:
+        db_table = "task_batches"
+        constraints = [
+            models.UniqueConstraint(
+                fields=["project", "subject_id"], condition=Q(state="running"), name="task_batch_running"
+            ),
+            fields.one_of("state", ["running", "done", "stopped"], "task_batch_state"),
+            models.CheckConstraint(
+                condition=Q(state="running", finished_at__isnull=True)
+                | (~Q(state="running") & Q(finished_at__isnull=False)),
+                name="task_batch_finished",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.action} {self.done}"

@@ -93,8 +93,8 @@ class TaskDraft:
 
 
 @write_transaction
-def create_task(grant: Grant, draft: TaskDraft) -> Task:
-    """Makes a task with its first revision; needs `task.create`.
+def create_task(grant: Grant, draft: TaskDraft, *, example: str | None = None) -> Task:
+    """Makes a task with its first revision; needs `task.create`. `example` marks one of the first minute.
 
     Raises InvalidInput, NotAvailable, SlugTaken and what `policy.confirm` raises.
     """
@@ -103,7 +103,7 @@ def create_task(grant: Grant, draft: TaskDraft) -> Task:
     body = validation.body_of(values)
     assert body is not None
     execution = Execution(body=body, **{name: values[name] for name in _EXECUTION})
-    columns = {name: values[name] for name in (*_COLUMNS, "enabled")}
+    columns = {name: values[name] for name in (*_COLUMNS, "enabled")} | {"example": example}
     context_ref = recipes.publish(recipes.from_environment(values["env"]))
     task = _insert(grant, columns, execution, context_ref, slug=values["slug"])
     _record(grant, "task.created", task, {"slug": task.slug})
@@ -115,7 +115,8 @@ def update_task(grant: Grant, task_id: Any, version: int, changes: Mapping[str, 
     """Replaces the named fields whole; null is a field's default; needs `task.update`.
 
     A body field replaces the other two; fields that keep their value change nothing, and where nothing changes
-    the version stays. What is executed gets a new revision when it changes. Raises NotFound, VersionConflict,
+    the version stays. What is executed gets a new revision when it changes. An example that somebody changes in
+    more than its pin is an example no longer. Raises NotFound, VersionConflict,
     TaskArchived, InvalidInput, NotAvailable, SlugTaken and what `policy.confirm` raises.
     """
     _begin(grant, "task.update")
@@ -132,9 +133,11 @@ def update_task(grant: Grant, task_id: Any, version: int, changes: Mapping[str, 
     if revision is not view.revision or env != view.env:
         # The recipe first: a revision must never name one that is not there (secrets-and-artifacts.md §4.2).
         context_ref = recipes.publish(recipes.from_environment(env))
-        number = revisions.next_number(view.revision.task_revision)
-        revision = replace(revision, task_revision=number, context_ref=context_ref, created_at=now)
-        columns["revision_id"] = revisions.insert(revision)[1]
+        columns["revision_id"] = _next_revision(
+            view, replace(revision, context_ref=context_ref, created_at=now)
+        )
+    if task.example and changed != ["pinned"]:
+        columns["example"] = None
     rows = Task.objects.filter(pk=task.pk)
     try:
         with db.savepoint():
@@ -142,6 +145,27 @@ def update_task(grant: Grant, task_id: Any, version: int, changes: Mapping[str, 
     except IntegrityError as error:
         raise _slug_taken(error) from None
     _record(grant, "task.updated", task, {"fields": changed})
+    return Task.objects.select_related("project", "revision").get(pk=task.pk)
+
+
+@write_transaction
+def reuse_revision(grant: Grant, task_id: Any, version: int, task_revision: str) -> Task:
+    """Makes a new revision that executes what an older one did; needs `task.update`.
+
+    Where the task executes that already nothing changes. Raises NotFound, VersionConflict, TaskArchived,
+    RevisionCorrupt and what `policy.confirm` raises.
+    """
+    _begin(grant, "task.update")
+    task = _locked(grant, task_id, version)
+    view, old = queries.view(task), queries.revision(task, task_revision)
+    changed = sorted(_differences(view, old.revision, old.env))
+    if not changed:
+        return task
+    now = clock.now()
+    wanted = replace(old.revision, created_at=now, created_by=grant.actor.pair)
+    columns = {"revision_id": _next_revision(view, wanted), "example": None}
+    cas.update(Task.objects.filter(pk=task.pk), version=version, updated_at=now, **columns)
+    _record(grant, "task.updated", task, {"fields": changed, "from_revision": task_revision})
     return Task.objects.select_related("project", "revision").get(pk=task.pk)
 
 
@@ -227,6 +251,12 @@ def _insert(
             if slug is not None or attempt == _SLUG_TRIES - 1:
                 raise _slug_taken(error) from None
     return _task(grant, task_id)
+
+
+def _next_revision(view: TaskView, wanted: Revision) -> Any:
+    """Stores what is wanted as the revision after the task's present one; the id of its row."""
+    number = revisions.next_number(view.revision.task_revision)
+    return revisions.insert(replace(wanted, task_revision=number))[1]
 
 
 def _slug_taken(error: IntegrityError) -> Exception:

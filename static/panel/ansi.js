@@ -7,8 +7,12 @@ const ADDRESS = /https?:\/\/[^\s<>"'`\u0000-\u001f]+/g;
 
 export const plain = () => ({ fg: null, bg: null, flags: new Set() });
 
-/** Appends `text` to `parent` in the given style and returns the style that holds after it. */
-export function write(parent, text, style) {
+/** Appends `text` to `parent` in the given style and returns the style that holds after it; `raw` shows every byte. */
+export function write(parent, text, style, raw = false) {
+  if (raw) {
+    parent.append(visible(text));
+    return style;
+  }
   const shown = overwritten(text);
   let from = 0;
   for (const match of shown.matchAll(SEQUENCE)) {

@@ -1,4 +1,7 @@
-// Small upgrades of pages that work without them: menus, live parts, counting times, dialogs, the task form.
+// Small upgrades of pages that work without them: menus, live parts, counting times, dialogs.
+
+import "./keys.js";
+import "./palette.js";
 
 const pad = (n) => String(n).padStart(2, "0");
 
@@ -13,12 +16,15 @@ document.addEventListener("keydown", (event) => {
   menu?.querySelector("summary").focus();
 });
 
-// Counting times: 00:41, 1:02:03.
+// Counting times: 00:41, 1:02:03. A wide bar beside one grows with it.
 function count() {
   for (const element of document.querySelectorAll("[data-since]")) {
-    const seconds = Math.max(0, Math.floor((Date.now() - Number(element.dataset.since)) / 1000));
+    const ms = Math.max(0, Date.now() - Number(element.dataset.since));
+    const seconds = Math.floor(ms / 1000);
     const [h, m, s] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60, seconds % 60];
     element.textContent = h ? `${h}:${pad(m)}:${pad(s)}` : `${pad(m)}:${pad(s)}`;
+    const fill = element.dataset.usual && element.closest("[data-pace]")?.querySelector(".ql-fill");
+    if (fill) fill.setAttribute("width", String(Math.max(2, Math.min(100, (100 * ms) / Number(element.dataset.usual)))));
   }
 }
 count();
@@ -30,16 +36,15 @@ for (const part of document.querySelectorAll("[data-live]")) {
   const tick = async () => {
     const wait = Number(part.dataset.live);
     if (!wait) return;
-    const busy = document.hidden || part.querySelector("details[open], input:focus, textarea:focus") || document.querySelector("dialog[open]");
+    const busy = document.hidden || part.querySelector("details.ql-menu[open], input:focus, textarea:focus, input:checked") || document.querySelector("dialog[open]");
     if (!busy) {
       try {
-        const answer = await fetch(location.href, { headers: { "X-Part": "1", ...(tag && { "If-None-Match": tag }) }, credentials: "same-origin" });
+        const name = part.dataset.part || "1";
+        const answer = await fetch(location.href, { headers: { "X-Part": name, ...(tag && { "If-None-Match": tag }) }, credentials: "same-origin" });
         if (answer.status === 401) location.reload();
         away(answer.status >= 500);
-        if (answer.status === 200) {
-          tag = answer.headers.get("ETag") ?? "";
-          replace(part, await answer.text());
-        }
+        badge(answer.headers.get("X-Running"));
+        if (answer.status === 200 && replace(part, await answer.text())) tag = answer.headers.get("ETag") ?? "";
       } catch {
         away(true); // The next tick asks again.
       }
@@ -54,27 +59,82 @@ function away(gone) {
   document.getElementById("away").hidden = !gone;
 }
 
+function badge(text) {
+  if (text === null) return;
+  for (const element of document.querySelectorAll('[data-badge="runs"]')) {
+    element.hidden = !text;
+    element.querySelector("[data-count]").textContent = text;
+  }
+}
+
+const rows = (root) => [...root.querySelectorAll("[data-row]")].map((row) => row.dataset.row).join(" ");
+
+/** Puts the fresh part in place; false where it must wait, since rows would move under the pointer. */
 function replace(part, html) {
-  const held = document.activeElement && part.contains(document.activeElement) ? document.activeElement.dataset.key : null;
   const fresh = new DOMParser().parseFromString(html, "text/html");
+  if (part.matches(":hover") && part.querySelector("[data-row]:hover") && rows(part) !== rows(fresh)) return false;
   const root = fresh.querySelector("[data-state-of-part]");
   if (root) {
     part.dataset.live = root.dataset.stateOfPart;
     if (root.dataset.title) document.title = root.dataset.title;
+    if (root.dataset.say) say(root.dataset.say);
   }
-  part.replaceChildren(...fresh.body.childNodes);
-  if (held) part.querySelector(`[data-key="${CSS.escape(held)}"]`)?.focus();
+  for (const piece of fresh.querySelectorAll("[data-into]")) {
+    const target = document.getElementById(piece.dataset.into);
+    if (target) swap(target, piece.childNodes);
+    piece.remove();
+  }
+  swap(part, fresh.body.childNodes);
   count();
-  if (root?.dataset.stateOfPart !== "0") return;
+  if (root?.dataset.stateOfPart === "0") over();
+  document.dispatchEvent(new CustomEvent("ql:part", { detail: part }));
+  return true;
+}
+
+/** New content in place of the old; what was open, chosen or held by the keyboard stays so. */
+function swap(target, nodes) {
+  const held = document.activeElement && target.contains(document.activeElement) ? keyOf(document.activeElement) : null;
+  const at = target.querySelector(".ql-at")?.dataset.row;
+  const opened = [...target.querySelectorAll("details[open][data-key]")].map((one) => one.dataset.key);
+  target.replaceChildren(...nodes);
+  for (const key of opened) target.querySelector(`details[data-key="${CSS.escape(key)}"]`)?.setAttribute("open", "");
+  if (at) target.querySelector(`[data-row="${CSS.escape(at)}"]`)?.classList.add("ql-at");
+  if (!held) return;
+  const again = target.querySelector(`[data-key="${CSS.escape(held)}"]`);
+  (again?.matches("details") ? again.querySelector("summary") : again)?.focus();
+}
+
+const keyOf = (element) => element.dataset.key ?? (element.matches("summary") ? element.parentElement.dataset.key : null);
+
+function over() {
   for (const element of document.querySelectorAll("[data-only-live]")) element.hidden = true;
   for (const element of document.querySelectorAll("[data-after-end]")) {
     element.disabled = false;
+    element.hidden = false;
     element.removeAttribute("title");
   }
 }
 
-// Toasts leave after six seconds unless they are looked at.
-for (const toast of document.querySelectorAll("#toasts > li")) {
+// State changes are told once, and at most every five seconds.
+let told = "";
+let tellAt = 0;
+function say(sentence) {
+  const region = document.getElementById("announcer");
+  if (!region || sentence === told) return;
+  told = sentence;
+  clearTimeout(say.timer);
+  say.timer = setTimeout(() => {
+    tellAt = Date.now();
+    region.textContent = told;
+  }, Math.max(0, tellAt + 5000 - Date.now()));
+}
+
+// Confirmations leave after six seconds unless they are looked at; refusals stay until they are closed.
+for (const button of document.querySelectorAll("#toasts [data-dismiss]")) {
+  button.hidden = false;
+  button.addEventListener("click", () => button.closest("li").remove());
+}
+for (const toast of document.querySelectorAll("#toasts > li:not(.ql-error)")) {
   const leave = () => (toast.matches(":hover, :focus-within") ? setTimeout(leave, 2000) : toast.remove());
   setTimeout(leave, 6000);
 }
@@ -102,6 +162,7 @@ document.addEventListener("click", async (event) => {
     const dialog = document.getElementById(opener.dataset.dialog);
     if (dialog?.showModal) {
       event.preventDefault();
+      closeMenus(null);
       dialog.showModal();
     }
     return;
@@ -112,12 +173,23 @@ document.addEventListener("click", async (event) => {
     closer.closest("dialog").close();
     return;
   }
+  if (event.target.matches("dialog[open]") && outside(event)) {
+    event.target.close();
+    return;
+  }
   const copier = event.target.closest("[data-copy]");
   if (copier) {
     await navigator.clipboard.writeText(document.getElementById(copier.dataset.copy).textContent.trim());
     copier.textContent = copier.dataset.done;
   }
 });
+
+/** Whether a click on a dialog hit the ground around it. */
+function outside(event) {
+  const box = event.target.getBoundingClientRect();
+  return event.clientX < box.left || event.clientX > box.right || event.clientY < box.top || event.clientY > box.bottom;
+}
+
 for (const button of document.querySelectorAll("[data-copy]")) if (navigator.clipboard) button.hidden = false;
 for (const box of document.querySelectorAll("[data-reveal]")) {
   box.hidden = false;
@@ -127,85 +199,40 @@ for (const box of document.querySelectorAll("[data-reveal]")) {
     box.setAttribute("aria-pressed", String(field.type === "text"));
   });
 }
-for (const select of document.querySelectorAll("select[data-submit]")) select.addEventListener("change", () => select.form.requestSubmit());
+for (const select of document.querySelectorAll("select[data-submit], input[data-submit]")) select.addEventListener("change", () => select.form.requestSubmit());
 
-// The task form.
-const form = document.querySelector("form[data-task-form]");
-if (form) {
-  const choose = () => {
-    const kind = form.elements.kind.value;
-    for (const part of form.querySelectorAll("[data-kind]")) part.hidden = part.dataset.kind !== kind;
-  };
-  const overlap = () => {
-    const parallel = form.querySelector("[data-parallel]");
-    if (parallel) parallel.hidden = form.elements.concurrency.value !== "parallel";
-  };
-  choose();
-  overlap();
-  let dirty = false;
-  form.addEventListener("input", () => {
-    dirty = true;
-    choose();
-    overlap();
-    form.querySelector("[data-unsaved]").hidden = false;
-  });
-  form.addEventListener("submit", () => (dirty = false));
-  window.addEventListener("beforeunload", (event) => dirty && event.preventDefault());
-  document.addEventListener("keydown", (event) => {
-    if (!(event.ctrlKey || event.metaKey)) return;
-    const name = event.key === "s" ? "save" : event.key === "Enter" ? "save-and-run" : "";
-    const button = name && form.querySelector(`button[value="${name}"]`);
-    if (!button) return;
-    event.preventDefault();
-    form.requestSubmit(button);
-  });
-  form.addEventListener("click", (event) => {
-    const remover = event.target.closest("[data-remove-pair]");
-    if (remover) {
-      remover.closest(".ql-pair").remove();
-      form.dispatchEvent(new Event("input"));
+// Tabs that show one of several parts of the page; without script all parts stand one below the other.
+for (const list of document.querySelectorAll("[data-tabs]")) {
+  const tabs = [...list.querySelectorAll("[role=tab]")];
+  const show = (chosen, focus) => {
+    for (const tab of tabs) {
+      const on = tab === chosen;
+      tab.setAttribute("aria-selected", String(on));
+      tab.tabIndex = on ? 0 : -1;
+      document.getElementById(tab.getAttribute("aria-controls"))?.toggleAttribute("data-tab-off", !on);
     }
-    if (event.target.closest("[data-add-pair]")) {
-      const pair = form.querySelector("template").content.cloneNode(true).firstElementChild;
-      form.querySelector("[data-pairs]").append(pair);
-      pair.querySelector("input").focus();
-    }
+    if (focus) chosen.focus();
+  };
+  list.hidden = false;
+  window.matchMedia("(min-width: 1280px)").addEventListener("change", () => {
+    if (tabs.find((tab) => tab.getAttribute("aria-selected") === "true")?.offsetParent === null) show(tabs[0]);
   });
-  for (const element of form.querySelectorAll("[data-remove-pair], [data-add-pair]")) element.hidden = false;
-  // Several lines of NAME=value pasted into a name become rows.
-  form.addEventListener("paste", (event) => {
-    const name = event.target.closest(".ql-pair input");
-    const lines = event.clipboardData.getData("text").split(/\r?\n/).filter((line) => /^\s*(export\s+)?[A-Za-z_][A-Za-z0-9_]*=/.test(line));
-    if (!name || lines.length < 1) return;
+  show(tabs.find((tab) => tab.getAttribute("aria-selected") === "true") ?? tabs[0]);
+  list.addEventListener("click", (event) => {
+    const tab = event.target.closest("[role=tab]");
+    if (tab) show(tab);
+  });
+  list.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
     event.preventDefault();
-    let row = name.closest(".ql-pair");
-    lines.forEach((line, index) => {
-      if (index > 0) {
-        const next = form.querySelector("template").content.cloneNode(true).firstElementChild;
-        row.after(next);
-        row = next;
-      }
-      const at = line.indexOf("=");
-      row.querySelector("input").value = line.slice(0, at).replace(/^\s*(export\s+)?/, "");
-      row.querySelector("textarea").value = line.slice(at + 1);
-    });
-    form.dispatchEvent(new Event("input"));
+    const open = tabs.filter((tab) => tab.offsetParent !== null);
+    show(open[(open.indexOf(document.activeElement) + step + open.length) % open.length], true);
   });
-  // Tab writes a tab; Escape and then Tab leaves the editor.
-  for (const editor of form.querySelectorAll(".ql-editor")) {
-    let leaving = false;
-    editor.addEventListener("keydown", (event) => {
-      if (event.key === "Escape") leaving = true;
-      else if (event.key === "Tab" && !leaving && !event.shiftKey) {
-        event.preventDefault();
-        const python = form.elements.language?.value === "python";
-        const text = python ? "    " : "\t";
-        if (!document.execCommand("insertText", false, text)) editor.setRangeText(text, editor.selectionStart, editor.selectionEnd, "end");
-      } else if (event.key !== "Shift") leaving = false;
-    });
-    editor.addEventListener("blur", () => (leaving = false));
-  }
 }
+
+if (document.querySelector("form[data-task-form]")) import("./form.js");
+
 const errors = document.querySelector("[data-errors]");
 if (errors) {
   errors.focus();

@@ -55,6 +55,25 @@ ORDERS = [
 @pytest.mark.django_db
 @pytest.mark.parametrize("keys", ORDERS)
 @pytest.mark.parametrize("limit", [1, 3, 7, 23, 24])
+def test_every_order_is_walked_backwards_too(keys: list[Key], limit: int) -> None:
+    jobs(23)
+    forward = walk(keys, limit)
+    names: list[str] = []
+    cursor = None
+    for _ in range(100):
+        page = pages.paginate(
+            ControlJob.objects.all(), keys, kind="jobs", scope={}, limit=limit, cursor=cursor, backward=True
+        )
+        names = [row.name for row in page.items] + names
+        cursor = page.previous_cursor
+        if cursor is None:
+            break
+    assert names == forward
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("keys", ORDERS)
+@pytest.mark.parametrize("limit", [1, 3, 7, 23, 24])
 def test_every_order_is_walked_once(keys: list[Key], limit: int) -> None:
     jobs(23)
     order = [("-" if key.descending else "") + key.name for key in keys]

@@ -6,11 +6,13 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.e2e.person import House
-from tests.e2e.up_kit import database
+from tests.e2e.up_kit import Up, database
+from tests.e2e.window import ARGUMENTS, CHROMIUM, Window
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -33,3 +35,36 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
             yield house
         finally:
             house.up.stop()
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """A running panel without an account."""
+    with database() as extra:
+        tree = Up(tmp_path_factory.mktemp("panel") / "home", **extra)
+        try:
+            yield tree.wait_ready()
+        finally:
+            tree.stop()
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    if not CHROMIUM.exists():
+        pytest.skip("no Chromium here")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def settled(up: Up, chromium: Any) -> Up:
+    """The panel with its first account, made through the printed link."""
+    ann = Window(chromium, up, language="en", width=1280)
+    ann.set_up(up)
+    assert ann.page.locator("ol.ql-steps li").count() == 3
+    ann.go("/panel/p/default/tasks/")
+    ann.close()
+    return up

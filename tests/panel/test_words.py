@@ -28,7 +28,8 @@ PLACE = re.compile(r"%\([a-z_]+\)[sd]|%[sd]|\{[a-z]+\}")
 LATIN_ALLOWED = re.compile(
     r"QingLong|English|Python|Node\.js|TypeScript|Shell|API|MB|KB|GB|ann|Default|default|Back up|back-up|nightly|"
     r"one two|user|project|bootstrap|console|panel|tests|system|owner-bootstrap|Tab|Esc|QINGLONG_EXIT_CODE|"
-    r"qinglong up|JSON|QINGLONG_INPUT|/bin/sh -c|NAME|by hand",
+    r"qinglong up|JSON|NAME=value|QINGLONG_OUTPUT|QINGLONG_INPUT|/bin/sh -c|NAME|by hand|Ctrl|Enter|Webhook|HMAC|POST|GitHub|UTC|label:|"
+    r"status:failed",
 )
 
 
@@ -62,7 +63,10 @@ def test_the_compiled_catalogue_is_the_written_one() -> None:
     with CATALOGUE.with_suffix(".mo").open("rb") as file:
         compiled = gettext.GNUTranslations(file)
     for entry in entries():
-        if entry["msgid_plural"]:
+        if entry["msgid_plural"] and entry["msgctxt"]:
+            found = compiled.npgettext(entry["msgctxt"], entry["msgid"], entry["msgid_plural"], 2)
+            assert found == entry["msgstr"]
+        elif entry["msgid_plural"]:
             assert compiled.ngettext(entry["msgid"], entry["msgid_plural"], 2) == entry["msgstr"]
         elif entry["msgctxt"]:
             assert compiled.pgettext(entry["msgctxt"], entry["msgid"]) == entry["msgstr"]
@@ -132,14 +136,14 @@ class Texts(HTMLParser):
         self.hidden = 0
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        if tag in ("code", "pre", "script", "style", "option", "textarea"):
+        if tag in ("code", "pre", "kbd", "script", "style", "option", "textarea"):
             self.hidden += 1
         self.found += [
             value for name, value in attributes if value and name in ("aria-label", "title", "placeholder")
         ]
 
     def handle_endtag(self, tag: str) -> None:
-        if tag in ("code", "pre", "script", "style", "option", "textarea"):
+        if tag in ("code", "pre", "kbd", "script", "style", "option", "textarea"):
             self.hidden -= 1
 
     def handle_data(self, data: str) -> None:

@@ -24,7 +24,7 @@ def sign_in(request: HttpRequest, username: str, password: str) -> User:
 
     The lock holds for the pair of name and address, so that nobody locks another person out from afar.
     """
-    key = _throttle_key(username, _address(request))
+    key = _throttle_key(username, address(request))
     if cache.get(key, 0) >= FAILURES:
         raise TooManyAttempts(retry_after=WINDOW_SECONDS)
     user = auth.authenticate(request, username=username, password=password)
@@ -67,13 +67,13 @@ def _record(user: User, action: str) -> None:
     audit.record(audit.INSTANCE, actor=subject, action=action, subject=subject, origin="panel")
 
 
-def _address(request: HttpRequest) -> str:
+def address(request: HttpRequest) -> str:
     """Where the request came from: what the nearest proxy saw that is one of ours, else the peer itself."""
     seen = request.META.get("HTTP_X_FORWARDED_FOR", "").split(",")
-    address = str(request.META.get("REMOTE_ADDR") or "")
-    while address in settings.TRUSTED_PROXIES and seen and seen[-1].strip():
-        address = seen.pop().strip()
-    return address
+    peer = str(request.META.get("REMOTE_ADDR") or "")
+    while peer in settings.TRUSTED_PROXIES and seen and seen[-1].strip():
+        peer = seen.pop().strip()
+    return peer
 
 
 def _throttle_key(username: str, address: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -34,6 +35,16 @@ class End:
     output: Any = None
     has_output: bool = False
     output_code: str | None = None
+    proof: Mapping[str, Any] | None = None
+
+    @property
+    def told(self) -> dict[str, Any] | None:
+        """What the attempt's last event says of the stop."""
+        return (
+            {"cause": self.cause, **({"stopped": dict(self.proof)} if self.proof else {})}
+            if self.cause
+            else None
+        )
 
 
 def outcome(run: Run, exit_code: int) -> tuple[str, Failure | None]:
@@ -91,7 +102,7 @@ def apply(run: Run, attempt: RunAttempt, end: End, now: datetime) -> Change | No
     change.move_attempt(
         to, at, ACTOR, failure=failure, dedupe_key=f"{key}:attempt",
         callback_sequence=receipt.callback_sequence, exit_code=receipt.exit_code,
-        payload={"cause": end.cause} if end.cause else None,
+        payload=end.told,
     )  # fmt: skip
     change.move_run(to, at, ACTOR, failure=failure, dedupe_key=f"{key}:run")
     run.output_code = end.output_code

@@ -9,7 +9,7 @@ from functools import partial
 from django.conf import settings
 from django.utils.translation import gettext as _
 
-from apps.core import logs, wakeups
+from apps.core import ids, logs, wakeups
 from apps.dispatch import scheduler
 from apps.dispatch.supervisor import cluster, launcher, prepare, setup_link, web
 from apps.dispatch.supervisor.preload import preload, share
@@ -42,6 +42,8 @@ def run(host: str, port: int, workers: int, slots: int) -> int:
 
 def _tree(listener: socket.socket, address: str, workers: int) -> Tree:
     requests, wishes = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    # One for the whole tree: a scheduler that is started again belongs to the same start.
+    boot = ids.uuid7()
 
     def serve_web() -> int:
         return web.run(listener)
@@ -49,7 +51,7 @@ def _tree(listener: socket.socket, address: str, workers: int) -> Tree:
     def serve_scheduler() -> int:
         listener.close()
         scheduler.register("setup", setup_link.keeper(address), setup_link.EVERY_S)
-        return scheduler.run(wishes)
+        return scheduler.run(wishes, boot=boot)
 
     def serve_launcher() -> int:
         launcher.end_old()

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from django import template
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
 from apps.core import clock
-from apps.panel import words
+from apps.panel import drawings, queries, words
+from apps.runs.models import Run
 
 register = template.Library()
+
+# Where a list stands; it starts over when the filter changes.
+_POSITION = ("cursor", "before", "oldest")
 
 
 @register.simple_tag
@@ -27,6 +33,17 @@ def _state(css: str, status: str) -> SafeString:
         '<span class="{}" data-state="{}"><svg class="ql-i" aria-hidden="true"><use href="#s-{}"/></svg>{}</span>',
         css, look, look, words.state(status),
     )  # fmt: skip
+
+
+@register.simple_tag
+def mark(status: str) -> SafeString:
+    """The icon of a state alone; its word must stand beside it."""
+    look = words.LOOKS.get(status, status)
+    return format_html(
+        '<span class="ql-mark" data-state="{}"><svg class="ql-i" aria-hidden="true"><use href="#s-{}"/></svg></span>',
+        look,
+        look,
+    )
 
 
 @register.simple_tag
@@ -53,12 +70,92 @@ def theme_attribute(context: template.Context) -> SafeString:
 def address(context: template.Context, **changes: Any) -> str:
     """This page's address with some parameters changed; an empty value drops one. Pages start over."""
     query = context["request"].GET.copy()
-    query.pop("cursor", None)
+    for gone in _POSITION:
+        query.pop(gone, None)
     for name, value in changes.items():
         query.pop(name, None)
         if value not in (None, ""):
             query[name] = value
     return f"?{query.urlencode()}"
+
+
+@register.simple_tag(takes_context=True)
+def toggled(context: template.Context, name: str, *values: str) -> str:
+    """This page's address with `values` added to a parameter, or taken out when all of them are in it."""
+    query = context["request"].GET.copy()
+    for gone in _POSITION:
+        query.pop(gone, None)
+    now = query.getlist(name)
+    if all(value in now for value in values):
+        query.setlist(name, [value for value in now if value not in values])
+    else:
+        query.setlist(name, [*now, *(value for value in values if value not in now)])
+    return f"?{query.urlencode()}"
+
+
+@register.simple_tag
+def keys(chord: str) -> SafeString:
+    """`Mod K` as keys; `Mod` becomes ⌘ on a Mac by script."""
+    pieces = chord.split(" ")
+    inner = format_html_join(
+        " ", "<kbd{}>{}</kbd>",
+        ((mark_safe(" data-mod"), "Ctrl") if key == "Mod" else ("", key) for key in pieces),
+    )  # fmt: skip
+    return format_html('<span class="ql-chord">{}</span>', inner)
+
+
+@register.simple_tag
+def history(statuses: Sequence[str]) -> SafeString:
+    """Runs as bars, oldest first: height and colour say how each ended; read aloud as counts."""
+    return drawings.history(statuses)
+
+
+@register.simple_tag
+def pace(took_ms: int | None, usual_ms: int | None, status: str = "", *, wide: bool = False) -> SafeString:
+    """A duration as a bar against the usual one (the tick); `wide` fills its place and ends at the usual."""
+    return drawings.pace(took_ms, usual_ms, status, wide=wide)
+
+
+@register.simple_tag
+def pace_of(run: Run, usual_ms: int | None) -> SafeString:
+    """The wide bar of a run that goes on."""
+    since = clock.now() - run.started_at if run.started_at else timedelta()
+    return drawings.pace(since // timedelta(milliseconds=1), usual_ms, run.status, wide=True)
+
+
+@register.simple_tag
+def columns(series: Sequence[drawings.Column]) -> SafeString:
+    """A chart of stacked columns; each leads to its runs."""
+    return drawings.columns(series)
+
+
+@register.simple_tag
+def line(series: Sequence[drawings.Column]) -> SafeString:
+    """The mean duration under such a chart."""
+    return drawings.line([column.mean_ms for column in series])
+
+
+@register.simple_tag
+def longest_mean(series: Sequence[drawings.Column]) -> str:
+    """The top of that line."""
+    most = max((column.mean_ms for column in series if column.mean_ms is not None), default=None)
+    return "" if most is None else words.milliseconds(most)
+
+
+@register.simple_tag
+def blocks(used: int, total: int) -> SafeString:
+    """Slots as blocks; above 32 only the numbers beside it say how many."""
+    shown = min(total, 32)
+    inner = format_html_join(
+        "", "<i{}></i>", ((mark_safe(' class="ql-on"') if at < used else "",) for at in range(shown))
+    )
+    return format_html('<span class="ql-blocks" aria-hidden="true">{}</span>', inner)
+
+
+@register.filter
+def short(run_id: UUID) -> str:
+    """The end of a run's id, enough to tell it from its neighbours."""
+    return queries.short(run_id)
 
 
 @register.filter
@@ -96,15 +193,16 @@ def epoch(at: datetime | None) -> str:
 
 
 @register.simple_tag
-def took(start: datetime | None, end: datetime | None) -> SafeString | str:
-    """A duration; still counting (by script) while there is no end."""
+def took(start: datetime | None, end: datetime | None, usual_ms: int | None = None) -> SafeString | str:
+    """A duration; still counting (by script) while there is no end, a bar beside it with it."""
     if start is None:
         return ""
     if end is not None:
         return words.duration(end - start)
     return format_html(
-        '<span class="ql-num" data-since="{}">{}</span>',
+        '<span class="ql-num" data-since="{}"{}>{}</span>',
         clock.to_ms(start),
+        format_html(' data-usual="{}"', usual_ms) if usual_ms else "",
         words.duration(clock.now() - start),
     )
 
@@ -119,6 +217,12 @@ def duration(milliseconds: int | None) -> str:
 def size(count: int | None) -> str:
     """Bytes in words."""
     return "" if count is None else words.size(count)
+
+
+@register.filter
+def wait_reason(code: str) -> str:
+    """Why a run waits."""
+    return str(words.WAITS.get(code, code))
 
 
 @register.filter

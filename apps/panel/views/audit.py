@@ -1,13 +1,35 @@
-"""The audit log of a project: who did what, to what, when."""
+"""The audit log of a project: who did what, to what, when, and the proof that nothing was changed."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from apps.audit import queries as audit
-from apps.panel import queries
-from apps.panel.page import Page
+from apps.audit.models import AuditEntry
+from apps.panel import audit_words, queries
+from apps.panel.page import Action, Page
+from apps.projects.models import Project
+from apps.runs.models import Run
+from apps.tasks.models import Task
+
+
+@dataclass(frozen=True)
+class Row:
+    """An entry with the name of who did it and what it was done to, where that can be looked at."""
+
+    entry: AuditEntry
+    who: str
+    act: str
+    what: str
+    url: str
+    origin: str
+    facts: list[tuple[str, Any]]
 
 
 class AuditLog(Page):
@@ -17,7 +39,66 @@ class AuditLog(Page):
     title = gettext_lazy("Audit log")
 
     def get(self, request: HttpRequest, p: str) -> HttpResponse:
-        page = audit.page(self.project.pk, cursor=request.GET.get("cursor"))
-        people = queries.names(entry.actor_id for entry in page.items)
-        rows = [(entry, people.get(entry.actor_id, "")) for entry in page.items]
-        return self.show(page=page, rows=rows)
+        wanted = request.GET.get("act", "")
+        wanted = wanted if wanted in audit_words.ACTS else ""
+        page = audit.page(self.project.pk, action=wanted or None, cursor=request.GET.get("cursor"))
+        acts = sorted(
+            ((code, str(word)) for code, word in audit_words.ACTS.items()), key=lambda pair: pair[1]
+        )
+        return self.show(page=page, rows=rows_of(self.project, page.items), acts=acts, act=wanted)
+
+
+class CheckChain(Action):
+    """Walks the whole chain now and says what it found."""
+
+    permissions = {"POST": "policy.manage"}
+
+    def act(self, p: str) -> HttpResponse:
+        verdict = audit.verify(self.project.pk)
+        if verdict.valid:
+            self.say(_("The chain is whole: checked to #%(at)d.") % {"at": verdict.checked_through})
+        else:
+            self.warn(_("The chain is broken at entry #%(at)s.") % {"at": verdict.first_broken})
+        return self.after(p=p)
+
+    def after(self, **kwargs: Any) -> HttpResponse:
+        return self.back("panel:audit", kwargs["p"])
+
+
+def rows_of(project: Project, entries: list[AuditEntry]) -> list[Row]:
+    """Entries with the names of people, tasks and runs; three queries."""
+    people = queries.names([*(entry.actor_id for entry in entries), *_ids(entries, "user")])
+    tasks = Task.objects.filter(project_id=project.pk).in_bulk(_uuids(entries, "task"))
+    runs = Run.objects.filter(project_id=project.pk).in_bulk(_uuids(entries, "run"))
+    found = []
+    for entry in entries:
+        what, url = f"{entry.subject_type} {entry.subject_id}", ""
+        if entry.subject_type == "user" and entry.subject_id in people:
+            what = people[entry.subject_id]
+        for kind, things, page in (("task", tasks, None), ("run", runs, "panel:run")):
+            thing = next((one for pk, one in things.items() if str(pk) == entry.subject_id), None)
+            if entry.subject_type == kind and thing is not None:
+                what = thing.name if isinstance(thing, Task) else thing.task_name
+                url = (
+                    reverse(page, args=[thing.pk])
+                    if page
+                    else reverse("panel:task", args=[project.slug, thing.pk])
+                )
+        if entry.subject_type == "project" and entry.subject_id == project.pk:
+            what = project.name
+        facts = [
+            (name, value) for name, value in sorted(entry.metadata.items()) if value not in (None, "", [], {})
+        ]
+        found.append(
+            Row(entry, people.get(entry.actor_id, ""), audit_words.act(entry.action), what, url,
+                audit_words.origin(entry.origin), facts)
+        )  # fmt: skip
+    return found
+
+
+def _ids(entries: list[AuditEntry], kind: str) -> list[str]:
+    return [entry.subject_id for entry in entries if entry.subject_type == kind]
+
+
+def _uuids(entries: list[AuditEntry], kind: str) -> list[str]:
+    return [one for one in _ids(entries, kind) if len(one) == 36]

@@ -2,33 +2,62 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import pgettext_lazy
 
-from apps.panel import queries
-from apps.panel.page import SIGNED_IN, Page
+from apps.panel import overview, queries
+from apps.panel.page import SIGNED_IN, Page, current_project
+from apps.projects.models import Project
 from apps.projects.policy import authorize
 
 
 class Dashboard(Page):
+    """Two live parts: what is going on, often; the last day and month, once a minute."""
+
     permissions = {"GET": SIGNED_IN}
     template = "panel/dashboard.html"
     part = "panel/dashboard_live.html"
+    parts = {"past": "panel/dashboard_past.html"}
     section = "dashboard"
     title = pgettext_lazy("navigation", "Dashboard")
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        project = self.visitor.first_project
-        if project is None:
-            return self.show(overview=None)
         wanted = request.GET.get("project")
-        if wanted:
-            project = self.visitor.project(wanted)
+        project = self.visitor.project(wanted) if wanted else current_project(request, self.visitor)
+        if project is None:
+            return self.show(now=None)
         self.project = project
         authorize(self.visitor.principal, project.pk, "run.read", origin="panel")
-        found = queries.overview(project.pk)
-        first_minute = found.last_run is None or found.first_task is None
+        part = request.headers.get("X-Part")
+        context: dict[str, Any] = {}
+        if part != "past":
+            now = overview.now(project.pk)
+            context |= {"now": now, "first": now.first, "warnings": self.warnings(project)}
+        if part == "past" or not part:
+            context |= self.past(project)
+        elif part:
+            context["day"] = overview.day(project.pk)
+        return self.show(**context)
+
+    def past(self, project: Project) -> dict[str, Any]:
+        """The charts and the leaders of today."""
+        past = overview.past(project)
+        return {
+            "past": past,
+            "day": past.day,
+            "peak_hours": overview.peak(past.hours),
+            "peak_days": overview.peak(past.days),
+        }
+
+    def warnings(self, project: Project) -> dict[str, Any]:
+        """What somebody should look at."""
+        administrator = self.visitor.account.is_superuser
         # Until scripts run as a user of their own, whoever edits a task can read what the panel can.
         one_user = settings.RUN_AS is None and self.may("task.update") and queries.is_shared(project.pk)
-        return self.show(overview=found, first_minute=first_minute, one_user=one_user)
+        return {
+            "one_user": one_user,
+            "installation": overview.warnings_for_administrators() if administrator else [],
+        }

@@ -29,7 +29,7 @@ class ProjectList(Page):
     permissions = {"GET": SIGNED_IN, "POST": ADMINISTRATOR}
     template = "panel/projects.html"
     section = "projects"
-    title = gettext_lazy("Projects and roles")
+    title = gettext_lazy("Projects")
 
     def get(self, request: HttpRequest) -> HttpResponse:
         return self.list_page()
@@ -57,7 +57,7 @@ class ShowProject(Page):
 
     permissions = {"GET": "project.read", "POST": "project.manage"}
     template = "panel/project.html"
-    section = "projects"
+    section = "roles"
 
     def get(self, request: HttpRequest, p: str) -> HttpResponse:
         history = request.GET.get("history") == "1"
@@ -152,7 +152,7 @@ class ArchiveProject(Action):
 
     permissions = {"GET": "project.manage", "POST": "project.manage"}
     template = "panel/project_archive.html"
-    section = "projects"
+    section = "roles"
     restore = False
 
     def decide(self, request: HttpRequest, **kwargs: Any) -> None:

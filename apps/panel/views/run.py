@@ -11,8 +11,7 @@ from django.utils.translation import gettext as _
 
 from apps.artifacts.services import LogPart, read_log, stream_log
 from apps.core.errors import DomainError, NotFound
-from apps.dispatch.queries import waiting_for
-from apps.panel import queries, words
+from apps.panel import run_page, terminal, words
 from apps.panel.page import Action, Page
 from apps.panel.views.tasks import once_key
 from apps.projects.models import Project
@@ -42,22 +41,24 @@ class ShowRun(RunPage):
 
     def get(self, request: HttpRequest, run: UUID) -> HttpResponse:
         found = runs.get(run)
-        attempts = runs.attempts(run)
-        events = runs.events(run, limit=runs.MAX_EVENTS)
-        people = queries.names([found.triggered_by_id, *(event.actor_id for event in events)])
+        story = run_page.story(found)
+        part = bool(request.headers.get("X-Part"))
         context: dict[str, Any] = {
             "run": found,
             "title": found.task_name,
-            "sentence": _sentence(found, attempts[-1].exit_code if attempts else None),
-            "attempts": attempts,
-            "attempt": attempts[-1] if attempts else None,
-            "starter": people.get(found.triggered_by_id, ""),
-            "timeline": [_told(event, people) for event in events],
+            "story": story,
+            "attempt": story.attempt,
             "state_word": words.state(found.status),
+            "may_read": self.may("artifact.read"),
         }
-        if not request.headers.get("X-Part"):
-            context |= self.log_part(request, found)
-        return self.show(**context)
+        log: dict[str, Any] = {}
+        if not part or found.status in run_page.BAD:
+            log = self.log_part(request, found)
+        code = story.attempt.exit_code if story.attempt else None
+        context["ending"] = run_page.ending(found, code, log.get("log_tail", b""))
+        if context["may_read"] and (not part or found.ended):
+            context["payloads"] = run_page.payloads(found)
+        return self.show(**context, **({} if part else log))
 
     def log_part(self, request: HttpRequest, run: Run) -> dict[str, Any]:
         """A page of the log for reading without script: the last 64 KiB, or what ends before `before`."""
@@ -77,6 +78,7 @@ class ShowRun(RunPage):
             return chosen | {"log_refused": str(refusal.detail)}
         return chosen | {
             "log": part.log,
+            "log_tail": b"" if before else part.content,
             "log_text": _text(part),
             "log_start": part.start,
             "log_end": part.end,
@@ -91,7 +93,12 @@ class StopRun(RunPage, Action):
 
     def get(self, request: HttpRequest, run: UUID) -> HttpResponse:
         found = runs.get(run)
-        return self.show(title=_("Stop %(name)s?") % {"name": found.task_name}, run=found)
+        queue = Run.objects.filter(task_id=found.task_id, status="queued", holds_place=False)
+        waiting = len(
+            queue.exclude(pk=found.pk).order_by("-priority", "queued_at", "id").values_list("pk")[:10]
+        )
+        title = _("Stop %(name)s?") % {"name": found.task_name}
+        return self.show(title=title, run=found, waiting=waiting)
 
     def act(self, run: UUID) -> HttpResponse:
         note = self.request.POST.get("note", "").strip()
@@ -144,15 +151,6 @@ class DownloadLog(RunPage):
         return StreamingHttpResponse(found.content, content_type=kind, headers=headers)
 
 
-def _sentence(run: Run, exit_code: int | None) -> str:
-    return words.run_sentence(run, exit_code=exit_code, waiting_for=waiting_for([run]).get(run.pk))
-
-
-def _told(event: Any, people: Any) -> dict[str, Any]:
-    sentence, details = words.event(event.type, event.payload)
-    return {"event": event, "sentence": sentence, "details": details, "who": people.get(event.actor_id, "")}
-
-
 def _number(text: str | None) -> int | None:
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 16 else None
 
@@ -162,4 +160,4 @@ def _text(part: LogPart) -> str:
     content = part.content
     if part.start > 0 and (at := content.find(b"\n")) >= 0:
         content = content[at + 1 :]
-    return content.decode("utf-8", "replace").replace("\0", "\u2400")
+    return terminal.plain(content)

@@ -9,9 +9,12 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
+from apps.core import ids
 from apps.core.errors import InvalidInput
 from apps.panel.page import Page
 from apps.panel.views.tasks import once_key
+from apps.runs.models import Run
+from apps.runs.payloads import open_input
 from apps.runs.services import Skipped, start_run
 from apps.tasks import queries as tasks
 from apps.tasks.models import Task
@@ -23,7 +26,23 @@ class RunWith(Page):
     section = "tasks"
 
     def get(self, request: HttpRequest, p: str, t: str) -> HttpResponse:
-        return self.form_page(tasks.find(self.project.pk, t), sent={})
+        task = tasks.find(self.project.pk, t)
+        return self.form_page(task, sent=self.given(task, request.GET.get("from", "")))
+
+    def given(self, task: Task, run_id: str) -> dict[str, Any]:
+        """What an earlier run of this task was given, for "again with changes"; nothing where it is not to be seen."""
+        if not ids.is_uuid7(run_id) or not self.may("artifact.read"):
+            return {}
+        run = Run.objects.filter(pk=run_id, task_id=task.pk).first()
+        if run is None:
+            return {}
+        self.also("artifact.read")
+        given = open_input(run)
+        return {
+            "input": "" if given.input is None else json.dumps(given.input, ensure_ascii=False, indent=2),
+            "args": "\n".join(given.args),
+            "priority": str(run.priority),
+        }
 
     def post(self, request: HttpRequest, p: str, t: str) -> HttpResponse:
         task = tasks.find(self.project.pk, t)

@@ -2,20 +2,87 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.urls import reverse
+from django.utils.functional import Promise
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext, pgettext_lazy
+from django.utils.translation import gettext_lazy, ngettext, pgettext_lazy
 
-from apps.panel import queries
+from apps.panel import task_list
 from apps.panel.page import Action, Page
-from apps.runs.services import Skipped, start_run
+from apps.runs.models import OPEN, Run
+from apps.runs.services import Skipped, request_cancel, start_run
 from apps.tasks import queries as tasks
+from apps.tasks import saved_views
+from apps.tasks.models import SavedView
 from apps.tasks.services import copy_task
+from apps.triggers import examples
 from apps.triggers import services as triggers
+
+# Tabs of one's own views; the others are behind "More".
+_TABS = 6
+_MOST_STOPPED = 100
+COLUMN_WORDS: tuple[tuple[str, Promise], ...] = (
+    ("state", gettext_lazy("State")),
+    ("last", gettext_lazy("Last run")),
+    ("history", pgettext_lazy("column", "History")),
+    ("next", gettext_lazy("Next run")),
+)
+SEARCH_HELP: tuple[tuple[str, Promise], ...] = (
+    ("backup", gettext_lazy("anywhere: name, command, label or rule")),
+    ("name:feed", gettext_lazy("in the name or short name")),
+    ("command:pg_dump", gettext_lazy("in what it runs")),
+    ("schedule:@daily", gettext_lazy("in its rule, or by the kind of its trigger")),
+    ("label:nightly", gettext_lazy("with such a label")),
+    ("status:failed", gettext_lazy("failed, succeeded, running, queued, lost, idle, disabled, failing")),
+)
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a person looks at the list: what is asked for, and which columns how close together."""
+
+    wanted: task_list.Wanted
+    compact: bool
+    hidden: frozenset[str]
+    view: SavedView | None
+
+    @property
+    def differs(self) -> bool:
+        """Whether it is no longer what the saved view says."""
+        view = self.view
+        if view is None:
+            return False
+        kept = (view.search, view.order, view.compact, frozenset(view.hidden))
+        return kept != (self.wanted.search, self.wanted.order, self.compact, self.hidden)
+
+
+def look(query: QueryDict, views: Sequence[SavedView]) -> Look:
+    """The look of an address: a saved view, and what the address says beyond it."""
+    view = next((one for one in views if str(one.pk) == query.get("view")), None)
+    search = query.get("search", view.search if view else "").strip()[: saved_views.MAX_SEARCH]
+    order = query.get("order", view.order if view else SavedView.Order.USUAL)
+    show = query.get("show", "")
+    hidden = frozenset(view.hidden if view else ())
+    compact = view.compact if view else False
+    if "columns" in query:
+        hidden = frozenset(saved_views.COLUMNS) - set(query.getlist("column"))
+        compact = query.get("compact") == "1"
+    return Look(
+        task_list.Wanted(
+            search,
+            order if order in SavedView.Order.values else SavedView.Order.USUAL,
+            show if show in ("enabled", "disabled", "archived") else "",
+        ),
+        compact,
+        hidden,
+        view,
+    )
 
 
 class TaskList(Page):
@@ -26,15 +93,21 @@ class TaskList(Page):
     title = pgettext_lazy("navigation", "Tasks")
 
     def get(self, request: HttpRequest, p: str) -> HttpResponse:
-        show = request.GET.get("show", "")
-        filters = tasks.Filters(
-            search=request.GET.get("search", "").strip()[:200] or None,
-            label=request.GET.get("label", "")[:64] or None,
-            enabled={"enabled": True, "disabled": False}.get(show),
-            archived=show == "archived",
+        views = saved_views.of_person(self.project.pk, self.visitor.principal.subject.id)
+        now = look(request.GET, views)
+        page = task_list.page(self.project.pk, now.wanted, request.GET.get("cursor"))
+        first = now.wanted == task_list.Wanted() and not request.GET.get("cursor")
+        return self.show(
+            page=page,
+            look=now,
+            views=views,
+            shown_views=views[:_TABS],
+            more_views=views[_TABS:],
+            columns=[(name, word, name not in now.hidden) for name, word in COLUMN_WORDS],
+            filtered=not first,
+            examples=bool(page.items) and examples.any_left(self.project.pk),
+            search_help=SEARCH_HELP,
         )
-        page = queries.task_page(self.project.pk, filters, cursor=request.GET.get("cursor"))
-        return self.show(page=page, filters=filters, shown=show, filtered=bool(request.GET))
 
 
 class TaskAction(Action):
@@ -105,6 +178,20 @@ class EmptyQueue(TaskAction):
         return self.after(p=p, t=t)
 
 
+class SetPinned(TaskAction):
+    """Keeps a task on top of the list, or lets it go back to its place."""
+
+    permissions = {"POST": "task.update"}
+    pinned = True
+
+    def act(self, p: str, t: str) -> HttpResponse:
+        task = tasks.find(self.project.pk, t)
+        triggers.change_task(self.grant, task.pk, task.version, {"pinned": self.pinned})
+        said = _("Pinned: %(name)s.") if self.pinned else _("No longer pinned: %(name)s.")
+        self.say(said % {"name": task.name})
+        return self.back("panel:tasks", p)
+
+
 class CopyTask(TaskAction):
     permissions = {"POST": "task.create"}
 
@@ -124,12 +211,25 @@ class ArchiveTask(TaskAction):
 
     def get(self, request: HttpRequest, p: str, t: str) -> HttpResponse:
         task = tasks.find(self.project.pk, t)
-        title = _("Archive %(name)s?") % {"name": task.name}
-        return self.show(title=title, task=task, p=p)
+        standing = Run.objects.filter(task_id=task.pk, status__in=OPEN - {"lost"}).order_by(
+            "-created_at", "-id"
+        )
+        found = list(standing[:_MOST_STOPPED])
+        return self.show(
+            title=_("Archive %(name)s?") % {"name": task.name},
+            task=task,
+            queued=sum(run.status == "queued" for run in found),
+            live=[run for run in found if run.status != "queued"],
+        )
 
     def act(self, p: str, t: str) -> HttpResponse:
         task = tasks.find(self.project.pk, t)
+        stop = self.also("run.stop") if self.request.POST.get("live") == "stop" else None
         triggers.archive_task(self.grant, task.pk, _version(self.request, task.version))
+        if stop:
+            going = Run.objects.filter(task_id=task.pk, status__in=OPEN - {"lost"})
+            for run_id in list(going.values_list("pk", flat=True)[:_MOST_STOPPED]):
+                request_cancel(stop, run_id)
         self.say(_("Archived: %(name)s.") % {"name": task.name})
         return HttpResponseRedirect(reverse("panel:tasks", args=[p]))
 

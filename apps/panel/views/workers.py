@@ -12,6 +12,7 @@ from apps.core import clock
 from apps.dispatch.models import RunDispatchLease, Worker
 from apps.dispatch.services.workers import set_draining
 from apps.panel.page import ADMINISTRATOR, ORIGIN, Action, Page
+from apps.runs.models import Run
 
 MOST = 200
 
@@ -35,6 +36,7 @@ class Workers(Page):
         rows = [
             {
                 "worker": worker,
+                "name": _short(worker.pk),
                 "runs": carried.get(worker.pk, []),
                 "silent": worker.status != "offline" and worker.lease_expires_at <= now,
                 "used": worker.max_concurrent_runs - worker.available_slots,
@@ -42,7 +44,23 @@ class Workers(Page):
             }
             for worker in found
         ]
-        return self.show(rows=rows, anyone=any(row["worker"].status == "online" for row in rows))
+        up = [worker for worker in found if worker.status == "online" and worker.lease_expires_at > now]
+        # The very condition of the candidates' index.
+        waiting = Run.objects.filter(
+            status="queued", execution_owner="runtime", holds_place=True, cancel_requested_at=None
+        )
+        return self.show(
+            rows=rows,
+            anyone=bool(up),
+            used=sum(worker.max_concurrent_runs - worker.available_slots for worker in up),
+            total=sum(worker.max_concurrent_runs for worker in up),
+            queued=len(waiting.order_by("-priority", "queued_at", "id").values_list("pk")[:100]),
+        )
+
+
+def _short(worker_id: str) -> str:
+    """`…749be0:1`: a node's id is random, its end tells it from the others."""
+    return worker_id if len(worker_id) <= 16 else f"…{worker_id[-8:]}"
 
 
 class SetDraining(Action):

@@ -11,7 +11,17 @@ from rest_framework import serializers
 
 from apps.access.endpoints import ActorSerializer, MomentField, ReferenceSerializer, StrictSerializer
 from apps.core import clock
-from apps.runs.models import CancelReason, Run, RunAttempt, RunEvent, RunStatus, Skip, SkipReason, TriggerType
+from apps.runs.models import (
+    CancelReason,
+    MissedCause,
+    Run,
+    RunAttempt,
+    RunEvent,
+    RunStatus,
+    Skip,
+    SkipReason,
+    TriggerType,
+)
 from apps.runs.services.start import PRIORITY_BOUND
 
 
@@ -100,16 +110,24 @@ class EventListSerializer(StrictSerializer):
 
 
 class SkipSerializer(StrictSerializer):
-    """A start that did not happen, and why."""
+    """Starts that did not happen, and why: `count` due times from `scheduled_for` to `last_scheduled_for`.
+
+    `open` is one that still goes on; `cause` says of missed ones what was in the way.
+    """
 
     id = serializers.UUIDField()
     project = ReferenceSerializer()
     task = ReferenceSerializer()
     reason = serializers.ChoiceField(choices=SkipReason.values)
+    cause = serializers.ChoiceField(choices=MissedCause.values, allow_null=True)
+    sentence = serializers.CharField()
     trigger_type = serializers.CharField()
     trigger = serializers.UUIDField(source="trigger_id", allow_null=True)
     triggered_by = ActorSerializer()
     scheduled_for = MomentField(allow_null=True)
+    last_scheduled_for = MomentField(allow_null=True)
+    count = serializers.IntegerField()
+    open = serializers.BooleanField()
     blocking_run = serializers.UUIDField(source="blocking_run_id", allow_null=True)
     created_at = MomentField()
 
@@ -171,4 +189,5 @@ def represent_event(event: RunEvent) -> dict[str, Any]:
 def represent_skip(skip: Skip) -> dict[str, Any]:
     """A skip as the API shows it."""
     skip.triggered_by = {"type": skip.triggered_by_type, "id": skip.triggered_by_id}  # type: ignore[attr-defined]
+    skip.sentence = skip.get_cause_display() if skip.cause else skip.get_reason_display()  # type: ignore[attr-defined]
     return dict(SkipSerializer(skip).data)

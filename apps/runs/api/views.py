@@ -44,8 +44,9 @@ from apps.runs.models import Run
 from apps.runs.queries import RunFilter
 from apps.runs.services import Skipped, Started
 from apps.tasks import queries as tasks
+from apps.triggers.queries import complete_open
 
-_SPAN = [
+SPAN = [
     OpenApiParameter("since", datetime, description="RFC 3339, included."),
     OpenApiParameter("until", datetime, description="RFC 3339, not included."),
 ]
@@ -74,7 +75,7 @@ class Runs(ProjectEndpoint):
             _TASK,
             OpenApiParameter("status", str, description="One status, or several with commas."),
             OpenApiParameter("trigger_type", str),
-            *_SPAN,
+            *SPAN,
         ],
         responses=paged(RunSerializer),
     )
@@ -85,8 +86,8 @@ class Runs(ProjectEndpoint):
             task_id=_task_filter(self.project_id, request),
             statuses=statuses,
             trigger_type=query.get("trigger_type") or None,
-            since=_moment(request, "since"),
-            until=_moment(request, "until"),
+            since=moment(request, "since"),
+            until=moment(request, "until"),
         )
         page = queries.page(self.project_id, chosen, **page_of(request))
         return Response({"items": show(page.items), "next_cursor": page.next_cursor})
@@ -194,17 +195,18 @@ class Skips(ProjectEndpoint):
 
     @extend_schema(
         summary="List starts that did not happen",
-        parameters=[*PAGE_PARAMETERS, _TASK, *_SPAN],
+        parameters=[*PAGE_PARAMETERS, _TASK, *SPAN],
         responses=paged(SkipSerializer),
     )
     def get(self, request: Request, p: str) -> Response:
         page = queries.skips(
             self.project_id,
             task_id=_task_filter(self.project_id, request),
-            since=_moment(request, "since"),
-            until=_moment(request, "until"),
+            since=moment(request, "since"),
+            until=moment(request, "until"),
             **page_of(request),
         )
+        complete_open(page.items)
         return page_response(page, represent_skip)
 
 
@@ -231,7 +233,7 @@ def _task_filter(project_id: str, request: Request) -> UUID | None:
     return tasks.find(project_id, reference).pk if reference else None
 
 
-def _moment(request: Request, name: str) -> datetime | None:
+def moment(request: Request, name: str) -> datetime | None:
     text = request.query_params.get(name)
     if not text:
         return None

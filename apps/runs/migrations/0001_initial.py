@@ -163,6 +163,37 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="LastEnd",
+            fields=[
+                (
+                    "task",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        primary_key=True,
+                        related_name="last_end",
+                        serialize=False,
+                        to="tasks.task",
+                    ),
+                ),
+                ("project_id", models.CharField(max_length=128)),
+                ("run_id", models.UUIDField()),
+                ("status", models.CharField(max_length=32)),
+                ("finished_at", models.DateTimeField()),
+            ],
+            options={
+                "db_table": "run_last_ends",
+                "indexes": [
+                    models.Index(
+                        models.F("project_id"),
+                        models.OrderBy(models.F("finished_at"), descending=True),
+                        models.OrderBy(models.F("task"), descending=True),
+                        name="run_last_end_project",
+                    ),
+                    models.Index(fields=["project_id", "status"], name="run_last_end_status"),
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="RunAttempt",
             fields=[
                 (
@@ -272,6 +303,69 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="ProjectHourTotal",
+            fields=[
+                (
+                    "id",
+                    apps.core.fields.IdField(
+                        default=apps.core.ids.uuid7, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("project_id", models.CharField(max_length=128)),
+                ("hour", models.DateTimeField()),
+                ("status", models.CharField(max_length=32)),
+                ("runs", models.IntegerField()),
+                ("duration_ms", models.BigIntegerField()),
+            ],
+            options={
+                "db_table": "run_project_hour_totals",
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("project_id", "hour", "status"), name="run_project_hour_total_key"
+                    )
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="TaskDayTotal",
+            fields=[
+                (
+                    "id",
+                    apps.core.fields.IdField(
+                        default=apps.core.ids.uuid7, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("project_id", models.CharField(max_length=128)),
+                ("task_id", models.UUIDField()),
+                ("day", models.DateField()),
+                ("runs", models.IntegerField()),
+                ("duration_ms", models.BigIntegerField()),
+                ("longest_ms", models.BigIntegerField()),
+            ],
+            options={
+                "db_table": "run_task_day_totals",
+                "indexes": [
+                    models.Index(
+                        models.F("project_id"),
+                        models.F("day"),
+                        models.OrderBy(models.F(column), descending=True),
+                        name=f"run_task_day_{name}",
+                    )
+                    for column, name in (("runs", "runs"), ("duration_ms", "duration"), ("longest_ms", "longest"))
+                ],
+                "constraints": [models.UniqueConstraint(fields=("task_id", "day"), name="run_task_day_key")],
+            },
+        ),
+        migrations.CreateModel(
+            name="UsualDuration",
+            fields=[
+                ("task_id", models.UUIDField(primary_key=True, serialize=False)),
+                ("runs", models.IntegerField()),
+                ("mean_ms", models.BigIntegerField()),
+            ],
+            options={"db_table": "run_usual_durations"},
+        ),
+        migrations.CreateModel(
             name="Skip",
             fields=[
                 (
@@ -284,13 +378,39 @@ class Migration(migrations.Migration):
                     "reason",
                     models.CharField(
                         choices=[
-                            ("concurrency_skipped", "Concurrency"),
-                            ("missed", "Missed"),
-                            ("task_disabled", "Task Disabled"),
-                            ("task_archived", "Task Archived"),
-                            ("project_archived", "Project Archived"),
+                            (
+                                "concurrency_skipped",
+                                "The task was running already, and skips starts meanwhile.",
+                            ),
+                            ("missed", "The time passed while nothing could be started."),
+                            ("task_disabled", "The task was disabled."),
+                            ("task_archived", "The task was archived."),
+                            ("project_archived", "The project was archived."),
+                            ("trigger_disabled", "The trigger was disabled."),
+                            (
+                                "trigger_broken",
+                                "The trigger cannot be carried out as it is; look at its rule and its task.",
+                            ),
                         ],
                         max_length=32,
+                    ),
+                ),
+                (
+                    "cause",
+                    models.CharField(
+                        choices=[
+                            ("scheduler_down", "No scheduler was running."),
+                            (
+                                "clock_jump",
+                                "The system's clock was set forward, or the machine was asleep.",
+                            ),
+                            (
+                                "late",
+                                "The scheduler was too late, for example because the database was away.",
+                            ),
+                        ],
+                        max_length=32,
+                        null=True,
                     ),
                 ),
                 ("trigger_type", models.CharField(max_length=64)),
@@ -298,6 +418,9 @@ class Migration(migrations.Migration):
                 ("triggered_by_type", models.CharField(max_length=32)),
                 ("triggered_by_id", models.CharField(max_length=255)),
                 ("scheduled_for", models.DateTimeField(null=True)),
+                ("last_scheduled_for", models.DateTimeField(null=True)),
+                ("count", models.BigIntegerField(default=1)),
+                ("open", models.BooleanField(default=False)),
                 ("blocking_run_id", models.UUIDField(null=True)),
                 ("created_at", models.DateTimeField(default=apps.core.clock.now, editable=False)),
                 (
@@ -414,6 +537,17 @@ class Migration(migrations.Migration):
                 models.OrderBy(models.F("created_at"), descending=True),
                 models.OrderBy(models.F("id"), descending=True),
                 name="run_project_trigger",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="run",
+            index=models.Index(
+                models.F("project"),
+                models.F("triggered_by_id"),
+                models.OrderBy(models.F("created_at"), descending=True),
+                models.OrderBy(models.F("id"), descending=True),
+                condition=models.Q(("triggered_by_type", "user")),
+                name="run_project_person",
             ),
         ),
         migrations.AddIndex(
@@ -696,6 +830,61 @@ class Migration(migrations.Migration):
                 models.OrderBy(models.F("created_at"), descending=True),
                 models.OrderBy(models.F("id"), descending=True),
                 name="run_skip_task",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="skip",
+            index=models.Index(
+                condition=models.Q(("scheduled_for__isnull", False)),
+                fields=["task", "scheduled_for"],
+                name="run_skip_due",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="skip",
+            index=models.Index(
+                condition=models.Q(("last_scheduled_for__isnull", False)),
+                fields=["task", "last_scheduled_for"],
+                name="run_skip_span",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="skip",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("open", True)), fields=("trigger_id",), name="run_skip_open"
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="skip",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    (
+                        "reason__in",
+                        [
+                            "concurrency_skipped",
+                            "missed",
+                            "task_disabled",
+                            "task_archived",
+                            "project_archived",
+                            "trigger_disabled",
+                            "trigger_broken",
+                        ],
+                    )
+                ),
+                name="run_skip_reason_check",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="skip",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("count__gte", 1)), name="run_skip_count_check"
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="skip",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("last_scheduled_for__gte", models.F("scheduled_for"))),
+                name="run_skip_span_check",
             ),
         ),
     ]

@@ -13,11 +13,19 @@ from apps.runs.models.run import (
     RunStatus,
     TriggerType,
 )
-from apps.runs.models.skip import Skip, SkipReason
-from apps.runs.models.totals import RunHourTotal, UncountedRun
+from apps.runs.models.skip import MissedCause, Skip, SkipReason
+from apps.runs.models.totals import (
+    LastEnd,
+    ProjectHourTotal,
+    RunHourTotal,
+    TaskDayTotal,
+    UncountedRun,
+    UsualDuration,
+)
 
 __all__ = [
-    "ACTIVE_ATTEMPT", "ACTOR_TYPES", "CANCEL_REASONS", "ENDED", "OPEN", "TRIGGER_TYPES",
-    "AttemptStatus", "CancelReason", "Run", "RunAttempt", "RunEvent", "RunHourTotal", "RunRetryPolicy",
-    "RunStatus", "Skip", "SkipReason", "TriggerType", "UncountedRun",
+    "ACTIVE_ATTEMPT", "ACTOR_TYPES", "CANCEL_REASONS", "ENDED", "OPEN", "TRIGGER_TYPES", "AttemptStatus",
+    "CancelReason", "LastEnd", "MissedCause", "ProjectHourTotal", "Run", "RunAttempt", "RunEvent",
+    "RunHourTotal", "RunRetryPolicy", "RunStatus", "Skip", "SkipReason", "TaskDayTotal", "TriggerType",
+    "UncountedRun", "UsualDuration",
 ]  # fmt: skip

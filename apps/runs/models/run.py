@@ -116,6 +116,10 @@ class Run(models.Model):
                 F("project"), F("trigger_type"), F("created_at").desc(), F("id").desc(), name="run_project_trigger"
             ),
             models.Index(
+                F("project"), F("triggered_by_id"), F("created_at").desc(), F("id").desc(),
+                condition=Q(triggered_by_type="user"), name="run_project_person",
+            ),
+            models.Index(
                 F("priority").desc(),
                 F("queued_at"),
                 F("id"),

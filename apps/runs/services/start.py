@@ -48,7 +48,7 @@ class Skipped:
 
 
 @dataclass(frozen=True)
-class _Wish:
+class Wish:
     """All that a start was asked with."""
 
     grant: Grant
@@ -91,6 +91,21 @@ def start_run(
     if trigger_type not in TriggerType.values:
         raise InvalidInput.field("trigger_type", "Not a kind of trigger.")
     payloads.check(input, args)
+    wish = Wish(
+        grant, trigger_type, input, args, priority, idempotency_key,
+        request_digest(task_id, input, args, priority, retry_of), scheduled_for, trigger_id, retry_of, owner,
+    )  # fmt: skip
+    return _start(wish, task_id)
+
+
+def request_digest(
+    task_id: UUID,
+    input: Mapping[str, Any] | None = None,
+    args: Sequence[str] = (),
+    priority: int | None = None,
+    retry_of: Run | None = None,
+) -> str:
+    """What two starts with one key must have in common."""
     request = {
         "task": str(task_id),
         "input": input,
@@ -98,15 +113,11 @@ def start_run(
         "priority": priority,
         "retry_of": str(retry_of.pk) if retry_of else None,
     }
-    wish = _Wish(
-        grant, trigger_type, input, args, priority, idempotency_key, canonical.digest(request),
-        scheduled_for, trigger_id, retry_of, owner,
-    )  # fmt: skip
-    return _start(wish, task_id)
+    return canonical.digest(request)
 
 
 @write_transaction
-def _start(wish: _Wish, task_id: UUID) -> Started | Skipped:
+def _start(wish: Wish, task_id: UUID) -> Started | Skipped:
     policy.confirm(wish.grant)
     task = places.lock_tasks([task_id]).get(task_id)
     # Behind the lock: a start with the same key that came a moment before is on record now, and is not to be
@@ -121,7 +132,9 @@ def _start(wish: _Wish, task_id: UUID) -> Started | Skipped:
         raise TaskDisabled
     now = clock.now()
     if task.concurrency == Task.Concurrency.SKIP and (blocking := places.oldest_holder(task)):
-        return Skipped(_skip(wish, task, blocking, now))
+        skip = skipped(wish, task, blocking.pk, now)
+        skip.save(force_insert=True)
+        return Skipped(skip)
     if task.concurrency == Task.Concurrency.REPLACE:
         # Locked, so that no worker moves one of them between our look and the end we give it.
         standing = db.lock(Run.objects.filter(places.HOLDS | places.WAITS, task_id=task.pk).order_by("pk"))
@@ -145,7 +158,7 @@ def _start(wish: _Wish, task_id: UUID) -> Started | Skipped:
     return Started(run)
 
 
-def _replay(wish: _Wish) -> Started | None:
+def _replay(wish: Wish) -> Started | None:
     if wish.key is None:
         return None
     run = find_by_key(wish.grant.project_id, wish.key)
@@ -156,7 +169,18 @@ def _replay(wish: _Wish) -> Started | None:
     return Started(run, replayed=True)
 
 
-def _insert(wish: _Wish, task: Task, now: datetime, *, has_place: bool) -> Run:
+def _insert(wish: Wish, task: Task, now: datetime, *, has_place: bool) -> Run:
+    change = prepare(wish, task, now, has_place=has_place)
+    run = change.run
+    assert change.attempt is not None
+    run.save(force_insert=True)
+    change.attempt.save(force_insert=True)
+    RunEvents.insert([(run.pk, 0, change.events)], now)
+    return run
+
+
+def prepare(wish: Wish, task: Task, now: datetime, *, has_place: bool) -> Change:
+    """The run, its first attempt and its first events, not stored yet; a given input is sealed already."""
     actor = wish.grant.actor
     run = Run(
         project_id=task.project_id,
@@ -189,14 +213,12 @@ def _insert(wish: _Wish, task: Task, now: datetime, *, has_place: bool) -> Run:
     change.move_run("queued", now, teller)
     if wish.input is not None or wish.args:
         run.input_ref = payloads.seal_input(run, wish.input, wish.args)
-    run.save(force_insert=True)
-    attempt.save(force_insert=True)
-    RunEvents.insert([(run.pk, 0, change.events)], now)
-    return run
+    return change
 
 
-def _skip(wish: _Wish, task: Task, standing: Run, now: datetime) -> Skip:
-    return Skip.objects.create(
+def skipped(wish: Wish, task: Task, blocking_run_id: UUID, now: datetime) -> Skip:
+    """The record of a start for which the task had no place, not stored yet."""
+    return Skip(
         project_id=task.project_id,
         task=task,
         reason=SkipReason.CONCURRENCY,
@@ -205,12 +227,12 @@ def _skip(wish: _Wish, task: Task, standing: Run, now: datetime) -> Skip:
         triggered_by_type=wish.grant.actor.type,
         triggered_by_id=wish.grant.actor.id,
         scheduled_for=wish.scheduled_for,
-        blocking_run_id=standing.pk,
+        blocking_run_id=blocking_run_id,
         created_at=now,
     )
 
 
-def _record(wish: _Wish, run: Run) -> None:
+def _record(wish: Wish, run: Run) -> None:
     actor = wish.grant.actor
     if actor.type == "system":
         return

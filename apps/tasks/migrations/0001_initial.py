@@ -4,6 +4,7 @@ import apps.core.clock
 import apps.core.fields
 import apps.core.ids
 import django.db.models.deletion
+import django.db.models.functions.text
 from django.db import migrations, models
 
 
@@ -51,6 +52,7 @@ class Migration(migrations.Migration):
                 ('priority', models.IntegerField(default=0)),
                 ('concurrency', models.CharField(choices=[('queue', 'Queue'), ('skip', 'Skip'), ('replace', 'Replace'), ('parallel', 'Parallel')], default='queue', max_length=16)),
                 ('max_parallel', models.PositiveSmallIntegerField(default=1)),
+                ('example', models.CharField(max_length=32, null=True)),
                 ('version', models.IntegerField(default=1)),
                 ('created_at', models.DateTimeField(default=apps.core.clock.now, editable=False)),
                 ('updated_at', models.DateTimeField()),
@@ -59,8 +61,52 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'tasks',
-                'indexes': [models.Index(fields=['project', 'created_at', 'id'], name='task_project_created'), models.Index(models.F('project'), models.OrderBy(models.F('pinned'), descending=True), models.OrderBy(models.F('enabled'), descending=True), models.OrderBy(models.F('created_at'), descending=True), models.OrderBy(models.F('id'), descending=True), name='task_project_panel_order')],
+                'indexes': [models.Index(fields=['project', 'created_at', 'id'], name='task_project_created'), models.Index(models.F('project'), models.OrderBy(models.F('pinned'), descending=True), models.OrderBy(models.F('enabled'), descending=True), models.OrderBy(models.F('created_at'), descending=True), models.OrderBy(models.F('id'), descending=True), name='task_project_panel_order'), models.Index(models.F('project'), django.db.models.functions.text.Lower('name'), models.F('id'), name='task_project_name'), models.Index(condition=models.Q(('archived_at__isnull', True), ('example__isnull', False)), fields=['project', 'example'], name='task_project_example')],
                 'constraints': [models.UniqueConstraint(condition=models.Q(('archived_at__isnull', True)), fields=('project', 'slug'), name='task_project_slug'), models.CheckConstraint(condition=models.Q(('concurrency__in', ['queue', 'skip', 'replace', 'parallel'])), name='task_concurrency_check'), models.CheckConstraint(condition=models.Q(('max_parallel__gte', 1), ('max_parallel__lte', 1024)), name='task_max_parallel_check'), models.CheckConstraint(condition=models.Q(('version__gte', 1)), name='task_version_check')],
+            },
+        ),
+        migrations.CreateModel(
+            name='SavedView',
+            fields=[
+                ('id', apps.core.fields.IdField(default=apps.core.ids.uuid7, editable=False, primary_key=True, serialize=False)),
+                ('subject_id', models.CharField(max_length=128)),
+                ('name', models.CharField(max_length=64)),
+                ('position', models.PositiveSmallIntegerField()),
+                ('search', models.CharField(blank=True, default='', max_length=200)),
+                ('order', models.CharField(choices=[('usual', 'Usual'), ('name', 'Name'), ('-name', 'Name Down'), ('next', 'Next'), ('-next', 'Next Down'), ('last', 'Last'), ('-last', 'Last Down')], default='usual', max_length=16)),
+                ('compact', models.BooleanField(default=False)),
+                ('hidden', models.JSONField(default=list)),
+                ('created_at', models.DateTimeField(default=apps.core.clock.now, editable=False)),
+                ('project', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='projects.project')),
+            ],
+            options={
+                'db_table': 'task_saved_views',
+                'constraints': [models.UniqueConstraint(fields=('project', 'subject_id', 'name'), name='task_saved_view_name'), models.CheckConstraint(condition=models.Q(('order__in', ['usual', 'name', '-name', 'next', '-next', 'last', '-last'])), name='task_saved_view_order')],
+            },
+        ),
+        migrations.CreateModel(
+            name='Batch',
+            fields=[
+                ('id', apps.core.fields.IdField(default=apps.core.ids.uuid7, editable=False, primary_key=True, serialize=False)),
+                ('subject_type', models.CharField(max_length=32)),
+                ('subject_id', models.CharField(max_length=255)),
+                ('language', models.CharField(max_length=16)),
+                ('action', models.CharField(max_length=32)),
+                ('value', models.CharField(blank=True, default='', max_length=64)),
+                ('search', models.CharField(blank=True, default='', max_length=200)),
+                ('show', models.CharField(blank=True, default='', max_length=16)),
+                ('state', models.CharField(choices=[('running', 'Running'), ('done', 'Done'), ('stopped', 'Stopped')], default='running', max_length=16)),
+                ('cursor', models.UUIDField(null=True)),
+                ('done', models.IntegerField(default=0)),
+                ('refused', models.IntegerField(default=0)),
+                ('refusals', models.JSONField(default=list)),
+                ('created_at', models.DateTimeField(default=apps.core.clock.now, editable=False)),
+                ('finished_at', models.DateTimeField(null=True)),
+                ('project', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='projects.project')),
+            ],
+            options={
+                'db_table': 'task_batches',
+                'constraints': [models.UniqueConstraint(condition=models.Q(('state', 'running')), fields=('project', 'subject_id'), name='task_batch_running'), models.CheckConstraint(condition=models.Q(('state__in', ['running', 'done', 'stopped'])), name='task_batch_state'), models.CheckConstraint(condition=models.Q(models.Q(('finished_at__isnull', True), ('state', 'running')), models.Q(models.Q(('state', 'running'), _negated=True), ('finished_at__isnull', False)), _connector='OR'), name='task_batch_finished')],
             },
         ),
     ]

@@ -1,6 +1,8 @@
 """Enabling, disabling and archiving: whatever stops a task from starting also empties its queue (lessons D6).
 
 Runs that are under way are left alone: whoever archives or disables is asked about them, and stops them by name.
+Triggers are not touched when something is switched off: the scheduler parks each at its next due time, with a
+record. Switched on again, they are handed back to it with the moment from which due times count.
 """
 
 from __future__ import annotations
@@ -9,8 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
+from django.db.models import Q, QuerySet, Value
+from django.db.models.functions import Coalesce
+
 from apps.audit import services as audit
-from apps.core import cas, clock
+from apps.core import cas, clock, wakeups
 from apps.core.db import write_transaction
 from apps.core.errors import InvalidInput, NotFound, VersionConflict
 from apps.core.streams import Actor
@@ -22,6 +27,8 @@ from apps.runs.services import cancel_queued, places
 from apps.tasks import services as tasks
 from apps.tasks.errors import TaskArchived
 from apps.tasks.models import Task
+from apps.triggers import CHANNEL
+from apps.triggers.models import Parked, Switch, Trigger
 
 
 @write_transaction
@@ -72,6 +79,9 @@ def set_task_enabled(
         updated_at=clock.now(),
     )
     cancelled = 0 if enabled else _empty(grant, task, "task disabled")
+    _switched(grant, "enabled" if enabled else "disabled", task.pk)
+    if enabled:
+        _resume(Trigger.objects.filter(task=task), Parked.TASK_DISABLED)
     _record(grant, "task.enabled" if enabled else "task.disabled", task, {"cancelled": cancelled})
     return _task(task.pk)
 
@@ -85,6 +95,7 @@ def archive_task(grant: Grant, task_id: UUID, version: int) -> Task:
     task = _locked(grant, task_id, version)
     now = clock.now()
     cas.update(Task.objects.filter(pk=task.pk), version=version, archived_at=now, updated_at=now)
+    _switched(grant, "archived", task.pk)
     _record(grant, "task.archived", task, {"cancelled": _empty(grant, task, "task archived")})
     return _task(task.pk)
 
@@ -105,6 +116,7 @@ def empty_queue(grant: Grant, task_id: UUID) -> int:
 def archive_project(grant: Grant, version: int) -> Project:
     """Archives a project: nothing in it can be started, its queued runs are cancelled. Raises VersionConflict."""
     project = projects.set_project_status(grant, version, Project.Status.ARCHIVED)
+    _switched(grant, "archived", None)
     waiting = Task.objects.filter(
         project_id=project.pk, runs__status__in=["queued", "dispatching"]
     ).distinct()
@@ -116,7 +128,10 @@ def archive_project(grant: Grant, version: int) -> Project:
 @write_transaction
 def restore_project(grant: Grant, version: int) -> Project:
     """Makes an archived project work again. Raises VersionConflict."""
-    return projects.set_project_status(grant, version, Project.Status.ACTIVE)
+    project = projects.set_project_status(grant, version, Project.Status.ACTIVE)
+    _switched(grant, "restored", None)
+    _resume(Trigger.objects.filter(project_id=project.pk), Parked.PROJECT_ARCHIVED)
+    return project
 
 
 def _locked(grant: Grant, task_id: UUID, version: int) -> Task:
@@ -129,6 +144,31 @@ def _locked(grant: Grant, task_id: UUID, version: int) -> Task:
     if task.archived_at is not None:
         raise TaskArchived
     return task
+
+
+def _switched(grant: Grant, state: str, task_id: UUID | None) -> None:
+    """Remembers who did it, for whoever asks why something did not run."""
+    Switch.objects.create(
+        project_id=grant.project_id,
+        task_id=task_id,
+        state=state,
+        changed_by_type=grant.actor.type,
+        changed_by_id=grant.actor.id,
+        created_at=clock.now(),
+    )
+
+
+def _resume(triggers: QuerySet[Trigger], reason: Parked) -> None:
+    """Has the scheduler take up the triggers from this moment on; one statement, however many there are.
+
+    Those that are parked, and those whose due time passed before the scheduler came to park them.
+    """
+    now = clock.now()
+    waiting = triggers.filter(
+        Q(parked__isnull=False) | Q(fire_at__lte=now), enabled=True, due_at__isnull=False
+    )
+    waiting.update(fire_at=now, parked=Coalesce("parked", Value(str(reason))))
+    wakeups.nudge(CHANNEL)
 
 
 def _task(task_id: UUID) -> Task:

@@ -1,8 +1,7 @@
-"""Archiving and restoring projects; triggers themselves come with their own work order."""
+"""Archiving and restoring projects: it stops and starts what they do by themselves."""
 
 from __future__ import annotations
 
-from django.urls import path
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -40,9 +39,3 @@ class RestoreProject(ProjectEndpoint):
     def post(self, request: Request, p: str) -> Response:
         project = services.restore_project(self.grant, if_match(request))
         return etag(Response(represent(project)), project.version)
-
-
-urlpatterns = [
-    path("projects/<str:p>/archive", ArchiveProject.as_view()),
-    path("projects/<str:p>/restore", RestoreProject.as_view()),
-]

@@ -1,0 +1,61 @@
+"""Acts of the audit trail in plain words; what has none is shown by its code."""
+
+from __future__ import annotations
+
+from django.utils.functional import Promise
+from django.utils.translation import pgettext_lazy
+
+ACTS: dict[str, Promise] = {
+    "account.created": pgettext_lazy("audit", "made an account"),
+    "authentication.bound": pgettext_lazy("audit", "bound a way to sign in"),
+    "authentication.revoked": pgettext_lazy("audit", "revoked a way to sign in"),
+    "owner-bootstrap.issued": pgettext_lazy("audit", "issued a set-up link"),
+    "owner-bootstrap.claimed": pgettext_lazy("audit", "used the set-up link"),
+    "project.created": pgettext_lazy("audit", "made the project"),
+    "project.updated": pgettext_lazy("audit", "changed the project's settings"),
+    "project.archived": pgettext_lazy("audit", "archived the project"),
+    "project.restored": pgettext_lazy("audit", "restored the project"),
+    "role.granted": pgettext_lazy("audit", "gave a role"),
+    "role.revoked": pgettext_lazy("audit", "revoked a role"),
+    "run.started": pgettext_lazy("audit", "started a run"),
+    "run.retried": pgettext_lazy("audit", "retried a run"),
+    "run.stop_requested": pgettext_lazy("audit", "asked a run to stop"),
+    "session.started": pgettext_lazy("audit", "signed in"),
+    "session.ended": pgettext_lazy("audit", "signed out"),
+    "subject.disabled": pgettext_lazy("audit", "disabled an identity"),
+    "subject.enabled": pgettext_lazy("audit", "enabled an identity"),
+    "subject.registered": pgettext_lazy("audit", "registered an identity"),
+    "task.created": pgettext_lazy("audit", "made a task"),
+    "task.updated": pgettext_lazy("audit", "changed a task"),
+    "task.copied": pgettext_lazy("audit", "copied a task"),
+    "task.enabled": pgettext_lazy("audit", "enabled a task"),
+    "task.disabled": pgettext_lazy("audit", "disabled a task"),
+    "task.archived": pgettext_lazy("audit", "archived a task"),
+    "task.queue_emptied": pgettext_lazy("audit", "emptied a task's queue"),
+    "task.batch_started": pgettext_lazy("audit", "began an action on all tasks that match"),
+    "token.created": pgettext_lazy("audit", "made an API token"),
+    "token.revoked": pgettext_lazy("audit", "revoked an API token"),
+    "trigger.created": pgettext_lazy("audit", "made a trigger"),
+    "trigger.changed": pgettext_lazy("audit", "changed a trigger"),
+    "trigger.enabled": pgettext_lazy("audit", "enabled a trigger"),
+    "trigger.disabled": pgettext_lazy("audit", "disabled a trigger"),
+    "trigger.deleted": pgettext_lazy("audit", "deleted a trigger"),
+    "trigger.secret_renewed": pgettext_lazy("audit", "renewed a webhook's secret"),
+    "worker.drained": pgettext_lazy("audit", "drained a worker"),
+    "worker.resumed": pgettext_lazy("audit", "resumed a worker"),
+}
+ORIGINS: dict[str, Promise] = {
+    "panel": pgettext_lazy("audit origin", "panel"),
+    "api": pgettext_lazy("audit origin", "API"),
+    "command": pgettext_lazy("audit origin", "command line"),
+}
+
+
+def act(code: str) -> str:
+    """`started a run`."""
+    return str(ACTS.get(code, code))
+
+
+def origin(code: str) -> str:
+    """Where an act came from."""
+    return str(ORIGINS.get(code, code))

@@ -1,0 +1,1 @@
+"""Triggers over the API."""

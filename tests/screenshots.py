@@ -1,0 +1,243 @@
+"""Pictures of every page, for a person to look at: width × theme × language, with real data.
+
+    python -m tests.screenshots OUT [--only dashboard,run] [--fast]
+
+Starts an `up` of its own in a throw-away home, makes tasks, lets them run, and ends it again. Nothing is faked but
+time: the totals of the last 30 days and a few hundred ended runs are written straight into the database, since
+nobody wants to wait for them.
+"""
+
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.person import NAME, PASSWORD, Api, set_up
+from tests.e2e.up_kit import ROOT, Up, environment
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--force-color-profile=srgb"]
+WIDTHS = {"desktop": (1440, 900), "phone": (390, 844)}
+THEMES = ("light", "dark")
+LANGUAGES = {"en": "en", "zh": "zh-hans"}
+
+# What a usual machine shows: its own plain fonts, not the wide fallback of a bare container.
+FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd"><fontconfig>
+<selectfont><rejectfont><glob>*/DejaVuSans.ttf</glob><glob>*/DejaVuSans-*</glob><glob>*/DejaVuSansCondensed*</glob></rejectfont></selectfont>
+<alias binding="same"><family>Menlo</family><prefer><family>DejaVu Sans Mono</family></prefer></alias>
+<include ignore_missing="yes">/etc/fonts/fonts.conf</include>
+</fontconfig>"""
+BUILD = r"""
+for i in $(seq 1 140); do printf '\033[2m%s\033[0m building module %03d of 140\n' "$(date +%T)" $i; done
+printf '\033[33mwarning\033[0m: package "left-pad" is deprecated, see https://example.org/left-pad\n'
+printf '\033[32m✓\033[0m 140 modules built\n'; for p in 10 40 70 100; do printf '\rUploading %3d %%' $p; sleep 0.1; done; echo
+echo 数据已上传 – 完成; exit 0
+"""
+DUMP = r"""
+echo "dumping shop to /backup/shop-$(date +%F).dump"; sleep 0.4
+printf 'pg_dump: \033[31merror\033[0m: connection to server at "db.internal" (10.0.3.7), port 5432 failed: Connection refused\n' >&2
+printf '\tIs the server running on that host and accepting TCP/IP connections?\n' >&2; exit 1
+"""
+FEED = r"""
+n=0; while [ $n -lt 4000 ]; do n=$((n+1)); printf '\033[36m%s\033[0m  feed %04d  \033[32m200\033[0m  %d ms\n' "$(date +%T)" $n $((n * 37 % 190 + 20)); sleep 0.25; done
+"""
+TASKS: list[dict[str, Any]] = [
+    {"name": "Back up the database", "slug": "backup-db", "shell": DUMP, "labels": ["nightly", "database"], "pinned": True},
+    {"name": "Build and upload the site", "slug": "build-site", "shell": BUILD, "labels": ["web"]},
+    {"name": "Sync feeds", "slug": "sync-feeds", "shell": FEED, "labels": ["hourly"]},
+    {"name": "京东签到与账单汇总", "slug": "jd-daily", "shell": "echo 签到成功; sleep 0.3; echo 今日获得 12 京豆", "labels": ["每日"]},
+    {"name": "Send the weekly report to everybody in the house, with figures", "slug": "weekly-report", "shell": "echo sent 14 mails"},
+    {"name": "Renew certificates", "slug": "renew-certificates", "shell": "sleep 30", "timeout_ms": 1500, "labels": ["tls"]},
+    {"name": "Long import", "slug": "long-import", "shell": "echo importing; sleep 600", "concurrency": "queue"},
+    {"name": "Clean temporary files", "slug": "clean-tmp", "script": {"language": "python", "source": "import os\nprint('removed', len(os.listdir('/tmp')), 'files')\n", "args": []}},
+    {"name": "Check free disk space", "slug": "disk", "shell": "df -h / | tail -1"},
+    {"name": "Old importer", "slug": "old-importer", "shell": "true", "enabled": False},
+]  # fmt: skip
+
+
+SCHEDULES = {
+    "backup-db": "0 3 * * *", "build-site": "0 */6 * * *", "sync-feeds": "0 * * * *", "jd-daily": "30 8 * * *",
+    "weekly-report": "0 9 * * 1", "clean-tmp": "15 */3 * * *", "disk": "*/30 * * * *",
+}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--only", default="", help="names of pages, with commas")
+    parser.add_argument("--fast", action="store_true", help="light desktop and light phone in English only")
+    parser.add_argument("--stay", action="store_true", help="keep the panel up until Enter")
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="ql-pictures-"))
+    up = Up(folder / "home", QINGLONG_TIME_ZONE="Asia/Shanghai")
+    try:
+        up.wait_ready()
+        pages = furnish(up)
+        wanted = {name for name in options.only.split(",") if name}
+        take(
+            up, options.out, {k: v for k, v in pages.items() if not wanted or k in wanted}, fast=options.fast
+        )
+        if options.stay:
+            input(f"http://127.0.0.1:{up.port}/  {NAME} / {PASSWORD}  – Enter ends it ")
+    finally:
+        up.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def furnish(up: Up, **extra: str) -> dict[str, str]:
+    """Tasks, runs in every state that can be made for real, a past; the pages by name."""
+    api = Api(up.port, set_up(up, **extra))
+    tasks = {}
+    for fields in TASKS:
+        enabled = fields.get("enabled", True)
+        tasks[fields["slug"]] = task = api.make(**{k: v for k, v in fields.items() if k != "enabled"})
+        if not enabled:
+            api.ok("PATCH", f"/projects/default/tasks/{task['slug']}", {"enabled": False}, If_Match='"1"')
+    for slug, rule in SCHEDULES.items():
+        api.ok("POST", f"/projects/default/tasks/{slug}/triggers", {"kind": "cron", "schedule": rule})
+    history(up, **extra)
+    failed = api.start(tasks["backup-db"])
+    ended = [failed] + [
+        api.start(tasks[slug]) for slug in ("build-site", "jd-daily", "weekly-report", "clean-tmp", "disk")
+    ]
+    slow = api.start(tasks["renew-certificates"])
+    for run in (*ended, slow):
+        api.until(run)
+    following = api.start(tasks["sync-feeds"])
+    running = api.start(tasks["long-import"])
+    waiting = api.start(tasks["long-import"])
+    api.start(tasks["long-import"])
+    stopped = api.start(tasks["sync-feeds"], input={"part": 2})
+    api.ok("POST", f"/runs/{stopped}/stop", {"note": "wrong feed list"})
+    api.until(following, ["running"])
+    api.until(running, ["running"])
+    time.sleep(12)
+    p = "/panel/p/default"
+    return {
+        "dashboard": "/panel/", "tasks": f"{p}/tasks/", "task": f"{p}/task/backup-db/", "task-new": f"{p}/tasks/new/",
+        "task-edit": f"{p}/task/backup-db/edit/", "runs": f"{p}/runs/", "runs-none": f"{p}/runs/?status=lost",
+        "run-failed": f"/panel/runs/{failed}/", "run-live": f"/panel/runs/{following}/",
+        "run-succeeded": f"/panel/runs/{ended[1]}/", "run-queued": f"/panel/runs/{waiting}/",
+        "run-timed-out": f"/panel/runs/{slow}/", "run-stop": f"/panel/runs/{running}/stop/",
+        "skips": f"{p}/skips/", "audit": f"{p}/audit/", "project": f"{p}/", "projects": "/panel/projects/",
+        "people": "/panel/people/", "workers": "/panel/workers/", "tokens": "/panel/tokens/", "go": "/panel/go/?q=s",
+        "keys": "/panel/keys/", "not-found": "/panel/runs/00000000-0000-7000-8000-000000000000/",
+        "sign-in": "/panel/login/",
+    }  # fmt: skip
+
+
+def history(up: Up, **extra: str) -> None:
+    """A month of totals and the newest ended runs of each task, in the database of the running panel."""
+    code = "import django; django.setup(); from tests import screenshots; screenshots.write_past()"
+    env = environment(up.home, DJANGO_SETTINGS_MODULE="qinglong.settings", PYTHONPATH=str(ROOT), **extra)
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, check=True)
+
+
+def write_past() -> None:
+    """Inside Django: what a month of use would have left."""
+    from apps.core import bulk, clock, ids
+    from apps.runs.models import Run, RunAttempt, UncountedRun
+    from apps.runs.services import fold_totals
+    from apps.tasks.models import Task
+
+    every = {"backup-db": 1440, "build-site": 360, "sync-feeds": 60, "jd-daily": 1440, "weekly-report": 10080,
+             "renew-certificates": 720, "clean-tmp": 180, "disk": 30}  # fmt: skip
+    usual = {"backup-db": 41_000, "build-site": 96_000, "sync-feeds": 52_000, "jd-daily": 3_000,
+             "weekly-report": 9_000, "renew-certificates": 1_500, "clean-tmp": 700, "disk": 300}  # fmt: skip
+    now = clock.now_ms()
+    runs, attempts, ends = [], [], []
+    for task in Task.objects.filter(slug__in=every):
+        step = every[task.slug] * 60_000
+        for back in range(1, 30 * 1440 * 60_000 // step):
+            at = now - back * step + (back * 7919) % 600_000 - 300_000
+            status = "succeeded"
+            if back % 17 == 3:
+                status = "failed"
+            elif back % 41 == 5:
+                status = "timed_out"
+            elif back % 53 == 7:
+                status = "cancelled"
+            took = usual[task.slug] * (80 + back * 31 % 50) // 100
+            run_id, begun, end = ids.uuid7(), clock.from_ms(at), clock.from_ms(at + took)
+            if back <= 120:
+                error = (
+                    ("PROCESS_FAILED", "The process ended with exit code 1.")
+                    if status == "failed"
+                    else (None, None)
+                )
+                runs.append((run_id, "default", task.pk, "1", task.name, "cron", "manual", "runtime", "system",
+                             "scheduler", status, 8, 8, 0, False, begun, begun, begun, end, *error))  # fmt: skip
+                attempts.append((ids.uuid7(), run_id, 1, status, "local_process", 1, begun, begun, end,
+                                 {"succeeded": 0, "failed": 1}.get(status)))  # fmt: skip
+            ends.append(UncountedRun(run_id=run_id, project_id="default", task_id=task.pk, status=status,
+                                     finished_at=end, duration_ms=took))  # fmt: skip
+    columns = ["id", "project_id", "task_id", "task_revision", "task_name", "trigger_type", "execution_origin",
+               "execution_owner", "triggered_by_type", "triggered_by_id", "status", "version", "event_sequence",
+               "priority", "holds_place", "created_at", "queued_at", "started_at", "finished_at", "error_code",
+               "error_summary"]  # fmt: skip
+    bulk.insert_rows(Run, columns, runs)
+    bulk.insert_rows(RunAttempt, ["id", "run_id", "attempt", "status", "executor_type", "callback_sequence",
+                                  "created_at", "started_at", "finished_at", "exit_code"], attempts)  # fmt: skip
+    UncountedRun.objects.bulk_create(ends)
+    while fold_totals():
+        pass
+
+
+def take(up: Up, out: Path, pages: dict[str, str], *, fast: bool) -> None:
+    """One PNG per page, width, theme and language."""
+    from playwright.sync_api import sync_playwright
+
+    out.mkdir(parents=True, exist_ok=True)
+    base = f"http://127.0.0.1:{up.port}"
+    fonts = up.home.parent / "fonts.conf"
+    fonts.write_text(FONTS, encoding="utf-8")
+    env = {**os.environ, "FONTCONFIG_FILE": str(fonts)}
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS, env=env)
+        for width, theme, language in _looks(fast):
+            size = WIDTHS[width]
+            context = browser.new_context(
+                viewport={"width": size[0], "height": size[1]}, color_scheme=theme, reduced_motion="reduce"
+            )
+            context.add_cookies([{"name": "ql_language", "value": LANGUAGES[language], "url": base}])
+            page = context.new_page()
+            page.goto(f"{base}/panel/login/")
+            if "sign-in" in pages:
+                page.screenshot(path=str(out / f"sign-in-{width}-{theme}-{language}.png"))
+            page.fill("#username", NAME)
+            page.fill("#password", PASSWORD)
+            page.click("main form button")
+            page.wait_for_url("**/panel/")
+            for name, address in pages.items():
+                if name == "sign-in":
+                    continue
+                page.goto(base + address)
+                page.wait_for_timeout(500 if name.startswith("run-") else 150)
+                page.screenshot(
+                    path=str(out / f"{name}-{width}-{theme}-{language}.png"), full_page=name != "run-live"
+                )
+            context.close()
+        browser.close()
+
+
+def _looks(fast: bool) -> Iterator[tuple[str, str, str]]:
+    for width in WIDTHS:
+        for theme in THEMES:
+            for language in LANGUAGES:
+                if not fast or (theme == "light" and language == "en"):
+                    yield width, theme, language
+
+
+if __name__ == "__main__":
+    os.nice(5)
+    main()
