@@ -225,6 +225,8 @@ class RunSource:
             self._carried[attempt_id].failure = "stopped"
         for attempt_id in stored.over:
             if (item := self._carried.get(attempt_id)) is not None:
+                if item.phase in ("launching", "ready") and item.shim is not None:
+                    item.shim.stop()  # so that it leaves nothing
                 self._let_go(item)
                 if item.unstarted:
                     carrying.remove_folder(item.folder)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from apps.dispatch.carried import never_started
 from apps.dispatch.launcher import client
 from apps.dispatch.launcher.client import Handle, Launcher, LauncherUnavailable, inspect, open_pidfd
 from apps.dispatch.launcher.spec import CommandBody, ScriptBody
@@ -222,7 +223,7 @@ time.sleep(60)
 
 @pytest.mark.parametrize("stage", ["launch", "ready", "go", "started"])
 def test_killed_session(kit: Kit, stage: str) -> None:
-    """Before `go` nothing has run and nothing is left; after it the end becomes known."""
+    """Before `go` nothing has run, and the folder says so; after it the end becomes known."""
     kit.launcher.connect()
     code = SESSION.format(root=str(PROGRAM.parents[3]), home=str(kit.home))
     session = subprocess.Popen([sys.executable, "-c", code, stage], stdout=subprocess.PIPE, text=True)
@@ -243,7 +244,8 @@ def test_killed_session(kit: Kit, stage: str) -> None:
         until(lambda: len(kit.processes()) == 1)
         assert [path.stem for path in receipts.rglob("*.json")] == [other.spec.attempt_id]
         assert not list(receipts.rglob("*.tmp"))
-        assert not (kit.home / "attempts" / attempt).exists()
+        folder = kit.home / "attempts" / attempt
+        assert never_started(folder) and not list(folder.iterdir())
         assert [str(path) for path in (kit.home / "logs").rglob("*.log")] == [other.paths.log]
 
 

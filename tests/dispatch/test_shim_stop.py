@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from apps.dispatch.carried import never_started
 from apps.dispatch.launcher.client import inspect, request_stop
 from apps.dispatch.launcher.spec import CommandBody, ScriptBody, ShellBody, SpecError, parse
 from tests.dispatch.shim_kit import PATH, PYTHON, Kit, alive, until
@@ -221,6 +222,7 @@ def test_stop_without_the_socket(kit: Kit) -> None:
 
 @pytest.mark.parametrize("how", ["close", "stop", "sigterm"])
 def test_never_started_leaves_nothing(kit: Kit, how: str) -> None:
+    """But a word that nothing has run, where nobody had said that it shall not."""
     live = kit.launch(ScriptBody((("sh",),), "main.sh", "touch ran"))
     pid = live.wait("ready").pid
     assert live.traces()
@@ -231,7 +233,8 @@ def test_never_started_leaves_nothing(kit: Kit, how: str) -> None:
     else:
         os.kill(pid, signal.SIGTERM)
     until(lambda: not alive(pid))
-    assert live.traces() == []
+    assert live.traces() == ([live.spec.attempt_dir] if how == "close" else [])
+    assert never_started(Path(live.spec.attempt_dir)) == (how == "close")
     assert not Path(live.spec.cwd, "ran").exists()
     if how != "close":
         assert live.wait("failed").code == "stopped"
@@ -287,7 +290,7 @@ def test_unsafe_places_are_refused(kit: Kit) -> None:
     live = kit.launch("true")
     live.wait("ready")
     live.shim.close()
-    until(lambda: not live.traces())
+    until(lambda: live.traces() == [live.spec.attempt_dir])
     os.symlink("/etc/passwd", live.paths.log)
     again = kit.launcher.launch(live.spec)
     assert until(again.receive)[0].state == "failed"

@@ -91,7 +91,8 @@ def _prepare(
             return None
         spec = parse(data)
         folder = AttemptFolder(spec)
-        undo.append(lambda: folder.remove() if channel.open else folder.leave())
+        # Unless somebody said that it shall not start, whoever finds the folder has to know that it did not.
+        undo.append(lambda: folder.remove() if channel.open or loop.stop_cause else folder.leave())
         folder.prepare(spec)
         sink = LogSink(spec.log)
         undo.append(sink.discard)

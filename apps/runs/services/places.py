@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from uuid import UUID
 
+from django.db import transaction
 from django.db.models import Q
 
 from apps.core import bulk, wakeups
@@ -73,6 +74,13 @@ def hand_on(task_ids: Iterable[UUID]) -> bool:
     """
     waiting = _waiting(task_ids)
     return bool(waiting) and _give(waiting) > 0
+
+
+def hand_on_after_commit(task_ids: Iterable[UUID]) -> None:
+    """For whoever came to wait in this transaction: the last place may have become free while it looked."""
+    waiting = list(task_ids)
+    if waiting:
+        transaction.on_commit(lambda: hand_on(waiting), robust=True)
 
 
 def sweep() -> int:

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError
 
 from apps.audit import services as audit
 from apps.core import canonical, clock, db, ids, wakeups
@@ -153,8 +153,7 @@ def _start(wish: Wish, task_id: UUID) -> Started | Skipped:
     if run.holds_place or task.concurrency == Task.Concurrency.REPLACE:
         wakeups.ring(CLUSTER)
     if not run.holds_place:
-        # The last place may have become free while we looked.
-        transaction.on_commit(lambda: places.hand_on([task.pk]), robust=True)
+        places.hand_on_after_commit([task.pk])
     return Started(run)
 
 

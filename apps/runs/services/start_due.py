@@ -75,6 +75,7 @@ def start_due(
     used_up = _insert(changes, now)
     if any(change.run.holds_place for change in changes):
         wakeups.ring(CLUSTER)
+    places.hand_on_after_commit({change.run.task_id for change in changes if not change.run.holds_place})
     return [used_up.get(outcome.pk, outcome) if isinstance(outcome, Run) else outcome for outcome in outcomes]
 
 
