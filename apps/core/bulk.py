@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from functools import lru_cache
 from typing import Any, TypeVar
 from uuid import UUID
@@ -18,6 +18,7 @@ from django.db import connection
 from django.db.models import (
     BooleanField,
     CharField,
+    DateField,
     DateTimeField,
     Field,
     ForeignKey,
@@ -192,6 +193,8 @@ def _preparer(field: Field[Any, Any], vendor: str) -> Callable[[Any], Any] | Non
         return str if vendor == "postgresql" else _uuid_text
     if isinstance(target, DateTimeField):
         return datetime.isoformat if vendor == "postgresql" else _time_text
+    if isinstance(target, DateField) and vendor == "postgresql":
+        return date.isoformat
     if isinstance(target, JSONField) and vendor == "postgresql":
         return None
     return lambda value: field.get_db_prep_save(value, connection)

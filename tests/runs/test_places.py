@@ -6,10 +6,11 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from django.db import connection
 
 from apps.dispatch.services import passes
 from apps.runs.models import Run
-from apps.runs.services import places
+from apps.runs.services import places, start
 from apps.tasks.models import Task
 from tests.runs import kit
 
@@ -48,6 +49,26 @@ def test_starts_and_ends_at_once_leave_no_place_idle(seeded: None) -> None:
         assert not [result for result in found if isinstance(result, BaseException)]
         assert not idle_places(task) and kit.holders(task) == 1
         Run.objects.filter(task=task, status="queued").update(status="cancelled", holds_place=False)
+
+
+@pytest.mark.skipif(
+    connection.vendor != "postgresql", reason="on SQLite a start and an end exclude each other"
+)
+def test_an_end_in_the_middle_of_a_start(seeded: None) -> None:
+    """The end finds nobody waiting yet, the start no place free any more: the one that commits last looks again."""
+    task = kit.task(concurrency="queue")
+    fence, lease = begun(task)
+    insert = start._insert
+
+    def end_first(*args: Any, **kwargs: Any) -> Run:
+        assert not kwargs["has_place"]
+        (found,) = kit.race([lambda: kit.finish(fence, lease)])
+        assert found.settled
+        return insert(*args, **kwargs)
+
+    with patch.object(start, "_insert", end_first):
+        run = kit.run_of(task)
+    assert kit.fresh(run).holds_place
 
 
 def test_what_a_process_left_that_died_in_between_is_swept(seeded: None) -> None:
