@@ -24,6 +24,7 @@ from typing import Any
 
 from tests.e2e.person import NAME, PASSWORD, Api, set_up
 from tests.e2e.up_kit import ROOT, Up, environment
+from tests.moments import MOMENTS
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--force-color-profile=srgb"]
@@ -84,9 +85,7 @@ def main() -> None:
         up.wait_ready()
         pages = furnish(up)
         wanted = {name for name in options.only.split(",") if name}
-        take(
-            up, options.out, {k: v for k, v in pages.items() if not wanted or k in wanted}, fast=options.fast
-        )
+        take(up, options.out, pages, wanted, fast=options.fast)
         if options.stay:
             input(f"http://127.0.0.1:{up.port}/  {NAME} / {PASSWORD}  – Enter ends it ")
     finally:
@@ -193,8 +192,8 @@ def write_past() -> None:
         pass
 
 
-def take(up: Up, out: Path, pages: dict[str, str], *, fast: bool) -> None:
-    """One PNG per page, width, theme and language."""
+def take(up: Up, out: Path, pages: dict[str, str], wanted: set[str], *, fast: bool) -> None:
+    """One PNG per page or moment, width, theme and language; `wanted` names some of them, empty means all."""
     from playwright.sync_api import sync_playwright
 
     out.mkdir(parents=True, exist_ok=True)
@@ -212,20 +211,28 @@ def take(up: Up, out: Path, pages: dict[str, str], *, fast: bool) -> None:
             context.add_cookies([{"name": "ql_language", "value": LANGUAGES[language], "url": base}])
             page = context.new_page()
             page.goto(f"{base}/panel/login/")
-            if "sign-in" in pages:
+            if not wanted or "sign-in" in wanted:
                 page.screenshot(path=str(out / f"sign-in-{width}-{theme}-{language}.png"))
             page.fill("#username", NAME)
             page.fill("#password", PASSWORD)
             page.click("main form button")
             page.wait_for_url("**/panel/")
             for name, address in pages.items():
-                if name == "sign-in":
+                if name == "sign-in" or (wanted and name not in wanted):
                     continue
                 page.goto(base + address)
                 page.wait_for_timeout(500 if name.startswith("run-") else 150)
                 page.screenshot(
                     path=str(out / f"{name}-{width}-{theme}-{language}.png"), full_page=name != "run-live"
                 )
+            for name, (address, act) in MOMENTS.items():
+                if wanted and name not in wanted:
+                    continue
+                page.goto(base + pages[address])
+                page.wait_for_timeout(300)
+                if act(page) is not False:
+                    page.wait_for_timeout(300)
+                    page.screenshot(path=str(out / f"{name}-{width}-{theme}-{language}.png"))
             context.close()
         browser.close()
 
