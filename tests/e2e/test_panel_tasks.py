@@ -220,18 +220,38 @@ def test_triggers_without_script(settled: Up, chromium: Any) -> None:
     ann.context.close()
 
 
-def test_many_tasks_at_once(settled: Up, chromium: Any) -> None:
-    ann = open_window(chromium, settled)
-    page = ann.page
-    for number in range(11):
-        body = {"name": f"Bulk {number}", "shell": "true", "labels": ["bulk"], "concurrency": "skip"}
-        csrf = next(one["value"] for one in ann.context.cookies() if "csrf" in one["name"])
-        made = page.request.post(
+def make_many(ann: Window, label: str, count: int) -> None:
+    """Tasks over the API, with the session of the page."""
+    csrf = next(one["value"] for one in ann.context.cookies() if "csrf" in one["name"])
+    for number in range(count):
+        body = {"name": f"{label} {number}", "shell": "true", "labels": [label], "concurrency": "skip"}
+        made = ann.page.request.post(
             f"{ann.base}/api/v3/projects/default/tasks",
             data=body,
             headers={"X-CSRFToken": csrf, "Referer": ann.base},
         )
         assert made.status == 201, made.text()
+
+
+def test_all_that_match_goes_on_in_the_background(settled: Up, chromium: Any) -> None:
+    ann = open_window(chromium, settled)
+    page = ann.page
+    make_many(ann, "wide", 52)
+    ann.go(f"{P}/tasks/?search=label:wide")
+    page.locator("[data-select-all]").check()
+    page.locator("[data-all]").check()
+    page.locator(".ql-bulk button[value=pin]").click()
+    assert page.locator("h1").inner_text() == "Pin all tasks that match?"
+    page.get_by_role("button", name="Do it").click()
+    page.get_by_text("52 pinned").wait_for(timeout=20_000)
+    page.locator(".ql-chip[data-state=succeeded]").wait_for()
+    ann.close()
+
+
+def test_many_tasks_at_once(settled: Up, chromium: Any) -> None:
+    ann = open_window(chromium, settled)
+    page = ann.page
+    make_many(ann, "bulk", 11)
     ann.go(f"{P}/tasks/?search=label:bulk")
     bar = page.locator(".ql-bulk")
     assert bar.is_hidden()
