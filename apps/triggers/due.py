@@ -26,7 +26,7 @@ from apps.triggers import planning
 from apps.triggers.due_words import Verdict, explain
 from apps.triggers.models import Boot, Switch, Trigger, TriggerRevision
 from apps.triggers.schedules import CronRule, rule_of, walls, words, zones
-from apps.triggers.schedules.preview import special
+from apps.triggers.schedules.clock_changes import special
 from apps.triggers.schedules.rules import between
 
 MAX_SPAN = timedelta(days=400)
