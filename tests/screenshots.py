@@ -12,8 +12,10 @@ nobody wants to wait for them.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,7 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.person import NAME, PASSWORD, Api, set_up
+from tests.e2e.person import NAME, PASSWORD, Api, processes_with, set_up
 from tests.e2e.up_kit import ROOT, Up, environment
 from tests.moments import MOMENTS
 
@@ -92,8 +94,16 @@ def main() -> None:
         if options.stay:
             input(f"http://127.0.0.1:{up.port}/  {NAME} / {PASSWORD}  – Enter ends it ")
     finally:
-        up.stop()
+        end(up)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def end(up: Up) -> None:
+    """Ends the panel, and the scripts that would outlive it."""
+    up.stop()
+    for pid in processes_with(str(up.home)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def furnish(up: Up, **extra: str) -> dict[str, str]:

@@ -40,7 +40,7 @@ def panel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Furnished]:
             with chrome.browser() as started:
                 yield Furnished(up, pages, started)
         finally:
-            up.stop()
+            screenshots.end(up)
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
