@@ -1,6 +1,6 @@
 """Pictures of every page, for a person to look at: width × theme × language, with real data.
 
-    python -m tests.screenshots OUT [--only dashboard,run] [--fast]
+    python -m tests.screenshots OUT [--only dashboard,run-live] [--fast] [--fold]
 
 Starts an `up` of its own in a throw-away home, makes tasks, lets them run, and ends it again. Nothing is faked but
 time: the totals of the last 30 days and a few hundred ended runs are written straight into the database, since
@@ -12,8 +12,10 @@ nobody wants to wait for them.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,8 +24,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.person import NAME, PASSWORD, Api, set_up
+from tests.e2e.person import NAME, PASSWORD, Api, processes_with, set_up
 from tests.e2e.up_kit import ROOT, Up, environment
+from tests.moments import MOMENTS
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--force-color-profile=srgb"]
@@ -31,11 +34,13 @@ WIDTHS = {"desktop": (1440, 900), "phone": (390, 844)}
 THEMES = ("light", "dark")
 LANGUAGES = {"en": "en", "zh": "zh-hans"}
 
-# What a usual machine shows: its own plain fonts, not the wide fallback of a bare container.
+# What a usual machine shows: plain fonts, not the wide fallback of a bare container; used where they are installed.
 FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd"><fontconfig>
-<selectfont><rejectfont><glob>*/DejaVuSans.ttf</glob><glob>*/DejaVuSans-*</glob><glob>*/DejaVuSansCondensed*</glob></rejectfont></selectfont>
-<alias binding="same"><family>Menlo</family><prefer><family>DejaVu Sans Mono</family></prefer></alias>
 <include ignore_missing="yes">/etc/fonts/fonts.conf</include>
+<match target="pattern"><test name="family" compare="eq"><string>sans-serif</string></test>
+<edit name="family" mode="prepend_first" binding="strong"><string>Liberation Sans</string></edit></match>
+<match target="pattern"><test name="family" compare="eq"><string>ui-monospace</string></test>
+<edit name="family" mode="prepend_first" binding="strong"><string>DejaVu Sans Mono</string></edit></match>
 </fontconfig>"""
 BUILD = r"""
 for i in $(seq 1 140); do printf '\033[2m%s\033[0m building module %03d of 140\n' "$(date +%T)" $i; done
@@ -76,6 +81,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", default="", help="names of pages, with commas")
     parser.add_argument("--fast", action="store_true", help="light desktop and light phone in English only")
+    parser.add_argument("--fold", action="store_true", help="only what is seen without scrolling")
     parser.add_argument("--stay", action="store_true", help="keep the panel up until Enter")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="ql-pictures-"))
@@ -84,14 +90,20 @@ def main() -> None:
         up.wait_ready()
         pages = furnish(up)
         wanted = {name for name in options.only.split(",") if name}
-        take(
-            up, options.out, {k: v for k, v in pages.items() if not wanted or k in wanted}, fast=options.fast
-        )
+        take(up, options.out, pages, wanted, fast=options.fast, fold=options.fold)
         if options.stay:
             input(f"http://127.0.0.1:{up.port}/  {NAME} / {PASSWORD}  – Enter ends it ")
     finally:
-        up.stop()
+        end(up)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def end(up: Up) -> None:
+    """Ends the panel, and the scripts that would outlive it."""
+    up.stop()
+    for pid in processes_with(str(up.home)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def furnish(up: Up, **extra: str) -> dict[str, str]:
@@ -193,15 +205,16 @@ def write_past() -> None:
         pass
 
 
-def take(up: Up, out: Path, pages: dict[str, str], *, fast: bool) -> None:
-    """One PNG per page, width, theme and language."""
+def take(up: Up, out: Path, pages: dict[str, str], wanted: set[str], *, fast: bool, fold: bool) -> None:
+    """One PNG per page or moment, width, theme and language; `wanted` names some of them, empty means all."""
     from playwright.sync_api import sync_playwright
 
     out.mkdir(parents=True, exist_ok=True)
     base = f"http://127.0.0.1:{up.port}"
     fonts = up.home.parent / "fonts.conf"
     fonts.write_text(FONTS, encoding="utf-8")
-    env = {**os.environ, "FONTCONFIG_FILE": str(fonts)}
+    plain = any(Path("/usr/share/fonts").rglob("LiberationSans*"))
+    env = {**os.environ, **({"FONTCONFIG_FILE": str(fonts)} if plain else {})}
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS, env=env)
         for width, theme, language in _looks(fast):
@@ -212,20 +225,29 @@ def take(up: Up, out: Path, pages: dict[str, str], *, fast: bool) -> None:
             context.add_cookies([{"name": "ql_language", "value": LANGUAGES[language], "url": base}])
             page = context.new_page()
             page.goto(f"{base}/panel/login/")
-            if "sign-in" in pages:
+            if not wanted or "sign-in" in wanted:
                 page.screenshot(path=str(out / f"sign-in-{width}-{theme}-{language}.png"))
             page.fill("#username", NAME)
             page.fill("#password", PASSWORD)
             page.click("main form button")
             page.wait_for_url("**/panel/")
             for name, address in pages.items():
-                if name == "sign-in":
+                if name == "sign-in" or (wanted and name not in wanted):
                     continue
                 page.goto(base + address)
                 page.wait_for_timeout(500 if name.startswith("run-") else 150)
                 page.screenshot(
-                    path=str(out / f"{name}-{width}-{theme}-{language}.png"), full_page=name != "run-live"
+                    path=str(out / f"{name}-{width}-{theme}-{language}.png"),
+                    full_page=not fold and name != "run-live",
                 )
+            for name, (address, act) in MOMENTS.items():
+                if wanted and name not in wanted:
+                    continue
+                page.goto(base + pages[address])
+                page.wait_for_timeout(300)
+                if act(page) is not False:
+                    page.wait_for_timeout(300)
+                    page.screenshot(path=str(out / f"{name}-{width}-{theme}-{language}.png"))
             context.close()
         browser.close()
 

@@ -135,6 +135,24 @@ def _column(column: Column, x: float, step: float, most: int) -> SafeString:
     )
 
 
+def ticks(series: Sequence[Column]) -> SafeString:
+    """What stands beneath the columns; most have nothing."""
+    return format_html_join("", "<span>{}</span>", ((column.tick,) for column in series))
+
+
+def rows(series: Sequence[Column]) -> SafeString:
+    """The same as rows of a table, without hours or days in which nothing ended."""
+    cell = '<td class="ql-right ql-num">{}</td>'
+    return format_html_join(
+        "", '<tr><td><a href="{}">{}</a></td>' + cell * 4 + "</tr>",
+        (
+            (c.url, c.label, c.good, c.bad, c.stopped, "" if c.mean_ms is None else words.milliseconds(c.mean_ms))
+            for c in series
+            if c.runs
+        ),
+    )  # fmt: skip
+
+
 def line(values: Sequence[int | None]) -> SafeString:
     """A duration over time as a line with gaps; decoration beside the table that says the same."""
     most = max((value for value in values if value is not None), default=0) or 1

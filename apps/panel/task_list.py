@@ -64,6 +64,7 @@ class TaskRow:
     history: Sequence[Bit]
     current: Run | None
     schedule: schedules.Outlook
+    address: str = ""
 
     @property
     def statuses(self) -> list[str]:
@@ -94,14 +95,26 @@ class Wanted:
         return {"project": project_id, "search": self.search, "order": self.order, "show": self.show}
 
 
-def page(project_id: str, wanted: Wanted, cursor: str | None = None) -> pages.Page[TaskRow]:
-    """A page of rows; five queries, six where the first part of an order ends within it."""
+def page(
+    project_id: str, wanted: Wanted, cursor: str | None = None, *, address: str = ""
+) -> pages.Page[TaskRow]:
+    """A page of rows; five queries, six where the first part of an order ends within it.
+
+    `address` is where the pages of a task lie, with `--t--` for the task: working out each would cost more than
+    reading the rows.
+    """
     found = _page(project_id, wanted, cursor)
     attach(project_id, found.items)
     ids = [task.pk for task in found.items]
     history, current, outlook = histories(ids), holders(ids), schedules.outlooks(ids)
     rows = [
-        TaskRow(task, history.get(task.pk, ()), current.get(task.pk), outlook.get(task.pk, schedules.NONE))
+        TaskRow(
+            task,
+            history.get(task.pk, ()),
+            current.get(task.pk),
+            outlook.get(task.pk, schedules.NONE),
+            address.replace("--t--", str(task.pk) if task.archived_at else task.slug),
+        )
         for task in found.items
     ]
     return pages.Page(rows, found.next_cursor)

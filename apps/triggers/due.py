@@ -20,13 +20,13 @@ from django.utils.translation import gettext_lazy as _
 from apps.core import canonical, clock, pages
 from apps.core.errors import DomainError, InvalidInput
 from apps.dispatch import queries as dispatch
-from apps.runs.models import Run, Skip
+from apps.runs.models import ENDED, Run, Skip
 from apps.tasks.models import Task
 from apps.triggers import planning
 from apps.triggers.due_words import Verdict, explain
 from apps.triggers.models import Boot, Switch, Trigger, TriggerRevision
 from apps.triggers.schedules import CronRule, rule_of, walls, words, zones
-from apps.triggers.schedules.preview import special
+from apps.triggers.schedules.clock_changes import special
 from apps.triggers.schedules.rules import between
 
 MAX_SPAN = timedelta(days=400)
@@ -177,25 +177,45 @@ def _left_out(revision: TriggerRevision, rule: Any, first: datetime, last: datet
             yield _Due(change.at, revision.trigger_id, revision, left_out=True)
 
 
+@dataclass(frozen=True)
+class _Facts:
+    """What is known about a page of due times; read with the same number of queries for any page."""
+
+    runs: dict[str, Run]
+    waiting: dict[UUID, str]
+    skips: dict[UUID, list[Skip]]
+    going: set[UUID]
+    switches: list[Switch]
+    live: dict[UUID, Trigger]
+
+
 def _judge(task: Task, found: Sequence[_Due], now: datetime) -> list[Entry]:
     if not found:
         return []
-    runs = _runs(task, found)
-    waiting = dispatch.waiting_for(list(runs.values()))
-    skips = _skips(task, found[0].at, found[-1].at)
-    switches = list(
-        Switch.objects.filter(Q(task_id=task.pk) | Q(task_id=None), project_id=task.project_id).order_by(
-            "created_at"
-        )
-    )
-    live = {trigger.pk: trigger for trigger in Trigger.objects.filter(task=task)}
+    facts = _facts(task, found)
     entries = []
     for due in found:
-        run = runs.get(planning.key(due.trigger_id, due.at))
-        skip = None if run else _covering(skips, due)
-        verdict = _verdict(due, run, skip, live.get(due.trigger_id), now)
-        entries.append(_entry(due, verdict, run, skip, waiting, switches))
+        run = facts.runs.get(planning.key(due.trigger_id, due.at))
+        skip = None if run else _covering(facts.skips, due)
+        verdict = _verdict(due, run, skip, facts.live.get(due.trigger_id), now)
+        entries.append(_entry(due, verdict, run, skip, facts))
     return entries
+
+
+def _facts(task: Task, found: Sequence[_Due]) -> _Facts:
+    runs = _runs(task, found)
+    skips = _skips(task, found[0].at, found[-1].at)
+    blocking = {skip.blocking_run_id for many in skips.values() for skip in many if skip.blocking_run_id}
+    going = Run.objects.filter(pk__in=blocking).exclude(status__in=ENDED).values_list("pk", flat=True)
+    switches = Switch.objects.filter(Q(task_id=task.pk) | Q(task_id=None), project_id=task.project_id)
+    return _Facts(
+        runs,
+        dispatch.waiting_for(list(runs.values())),
+        skips,
+        set(going) if blocking else set(),
+        list(switches.order_by("created_at")),
+        {trigger.pk: trigger for trigger in Trigger.objects.filter(task=task)},
+    )
 
 
 def _runs(task: Task, found: Iterable[_Due]) -> dict[str, Run]:
@@ -243,19 +263,13 @@ def _verdict(due: _Due, run: Run | None, skip: Skip | None, live: Trigger | None
     return Verdict("unknown")
 
 
-def _entry(
-    due: _Due,
-    verdict: Verdict,
-    run: Run | None,
-    skip: Skip | None,
-    waiting: dict[UUID, str],
-    switches: Sequence[Switch],
-) -> Entry:
+def _entry(due: _Due, verdict: Verdict, run: Run | None, skip: Skip | None, facts: _Facts) -> Entry:
     revision = due.revision
-    by, since = _who(due, verdict, switches)
-    waiting_for = waiting.get(run.pk) if run else None
+    by, since = _who(due, verdict, facts.switches)
+    waiting_for = facts.waiting.get(run.pk) if run else None
     change = special(rule_of(revision), due.at) if revision.kind == "cron" and not due.left_out else None
-    sentence, action = explain(verdict, skip=skip, waiting_for=waiting_for, change=change)
+    blocked = skip is not None and skip.blocking_run_id in facts.going
+    sentence, action = explain(verdict, blocked=blocked, waiting_for=waiting_for, change=change)
     return Entry(
         due.at,
         due.at + planning.jitter(due.trigger_id, due.at, revision.jitter_ms),

@@ -8,7 +8,7 @@ from typing import Any
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from apps.runs.models import ENDED, Run, Skip
+from apps.runs.models import Skip
 
 # status, and reason where it matters → the sentence and the code of an action.
 _SAID: dict[tuple[str, str | None], tuple[str | Promise, str]] = {
@@ -74,21 +74,19 @@ class Verdict:
 
 
 def explain(
-    verdict: Verdict, *, skip: Skip | None = None, waiting_for: str | None = None, change: str | None = None
+    verdict: Verdict, *, blocked: bool = False, waiting_for: str | None = None, change: str | None = None
 ) -> tuple[str, str]:
-    """The sentence, in the language in use, and the code of an action."""
+    """The sentence, in the language in use, and the code of an action.
+
+    `blocked`: the run that was in the way is still going.
+    """
     reason = waiting_for if verdict.status == "waits" else verdict.reason
     found: Any = _SAID.get((verdict.status, reason)) or _SAID[verdict.status, None]
     sentence, action = str(found[0]), str(found[1])
-    if action == "change_concurrency" and skip is not None and _still_blocked(skip):
+    if action == "change_concurrency" and blocked:
         action = "stop_blocking_run"
     if change == "moved":
         sentence = f"{sentence} {_MOVED}"
     elif change == "first_of_two":
         sentence = f"{sentence} {_FIRST}"
     return sentence, action
-
-
-def _still_blocked(skip: Skip) -> bool:
-    blocking = skip.blocking_run_id
-    return blocking is not None and Run.objects.filter(pk=blocking).exclude(status__in=ENDED).exists()

@@ -84,7 +84,8 @@ STARTERS = {"python": PYTHON, "node": NODE, "shell": SHELL}
 def of_project(project_id: str) -> dict[str, Task]:
     """The examples that are there and still nobody's own, by key."""
     rows = Task.objects.filter(project_id=project_id, example__isnull=False, archived_at=None)
-    return {str(task.example): task for task in rows}
+    there = {str(task.example): task for task in rows}
+    return {example.key: there[example.key] for example in EXAMPLES if example.key in there}
 
 
 def any_left(project_id: str) -> bool:
@@ -97,7 +98,8 @@ def add_examples(rights: Rights) -> list[Task]:
     """Makes the examples that are not there, named in the active language; needs all three rights."""
     project_id = rights.create.project_id
     there = of_project(project_id)
-    return [_make(rights, example) for example in EXAMPLES if example.key not in there]
+    # The newest stands first in the list: the plainest comes last.
+    return [_make(rights, example) for example in reversed(EXAMPLES) if example.key not in there]
 
 
 @write_transaction

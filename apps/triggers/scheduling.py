@@ -21,6 +21,7 @@ from apps.triggers.services.firing import fire_due
 JUMP = timedelta(seconds=2)
 # Due times that lie closer together than this are settled in one pass.
 PAUSE = timedelta(milliseconds=25)
+ASIDE = timedelta(milliseconds=60)
 _KEPT = timedelta(days=400)
 
 logger = logging.getLogger("qinglong.triggers")
@@ -42,10 +43,15 @@ class Pulse:
         if scheduler.boot_id is not None and self._armed != scheduler.boot_id:
             arm_boot(scheduler.boot_id)
             self._armed = scheduler.boot_id
-        fire_due(self._cause)
+        handled = fire_due(self._cause)
         following = queries.next_fire()
-        # Also what others are at this very moment is looked at again, but not without a pause.
-        return None if following is None else max(following, clock.now() + PAUSE)
+        if following is None:
+            return None
+        now = clock.now()
+        if handled:
+            return max(following, now + PAUSE)
+        # Due, and others are at it: looked at again when they should be done.
+        return following if following > now else now + ASIDE
 
     def _cause(self, due: datetime) -> str:
         if self._jump is not None and self._jump[0] <= due <= self._jump[1]:

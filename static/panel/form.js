@@ -85,9 +85,13 @@ function putBack(entries) {
 }
 
 // Sent by script, so that a server that is away takes nothing with it; its refusals come as the page they always were.
+let sending = false;
 form.addEventListener("submit", async (event) => {
   if (form.dataset.plain) return;
   event.preventDefault();
+  // A second click makes no second task.
+  if (sending) return;
+  sending = true;
   const button = event.submitter;
   const failure = document.querySelector("[data-send-failed]");
   dirty = true;
@@ -99,6 +103,7 @@ form.addEventListener("submit", async (event) => {
   } catch {
     answer = null;
   }
+  sending = answer?.status === 204;
   delete form.dataset.sent;
   if (answer?.status === 204) {
     forget();
@@ -120,6 +125,12 @@ form.addEventListener("submit", async (event) => {
   }
 });
 
+// Enter in a line of text saves; running is never by accident.
+form.addEventListener("keydown", (event) => {
+  if (event.key !== "Enter" || event.ctrlKey || event.metaKey || event.isComposing || !event.target.matches("input:not([type=radio], [type=checkbox])")) return;
+  event.preventDefault();
+  form.requestSubmit(form.querySelector('.ql-save button[value="save"]'));
+});
 document.addEventListener("keydown", (event) => {
   if (!(event.ctrlKey || event.metaKey) || document.querySelector("dialog[open]")) return;
   const name = event.key === "s" ? "save" : event.key === "Enter" ? "save-and-run" : "";

@@ -69,10 +69,12 @@ function badge(text) {
 
 const rows = (root) => [...root.querySelectorAll("[data-row]")].map((row) => row.dataset.row).join(" ");
 
-/** Puts the fresh part in place; false where it must wait, since rows would move under the pointer. */
+/** Puts the fresh part in place; false where it waits a while, since rows would move under the pointer. */
 function replace(part, html) {
   const fresh = new DOMParser().parseFromString(html, "text/html");
-  if (part.matches(":hover") && part.querySelector("[data-row]:hover") && rows(part) !== rows(fresh)) return false;
+  const moves = part.querySelector("[data-row]:hover") && rows(part) !== rows(fresh);
+  part.waited = moves ? (part.waited ?? 0) + 1 : 0;
+  if (moves && part.waited < 3) return false;
   const root = fresh.querySelector("[data-state-of-part]");
   if (root) {
     part.dataset.live = root.dataset.stateOfPart;

@@ -9,7 +9,8 @@ from importlib.resources import files
 from typing import Any
 
 from tests.e2e.person import NAME, PASSWORD
-from tests.e2e.up_kit import eventually
+from tests.e2e.up_kit import Up, eventually
+from tests.e2e.window import Window
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--force-color-profile=srgb"]
@@ -38,39 +39,22 @@ _RUN = """async () => {
 }"""
 
 
-class Person:
-    """One browser context at one panel; `faults` gathers what a page must not do."""
+class Person(Window):
+    """The first account of a `House` or of the pictures' panel, signed in; `faults` are what no page may do."""
+
+    who = (NAME, PASSWORD)
 
     def __init__(
-        self, chrome: Any, port: int, *, language: str = "en", sign_in: bool = True, **options: Any
+        self, chrome: Any, up: Up, *, language: str = "en", width: int = 1440, **options: Any
     ) -> None:
-        self.base = f"http://127.0.0.1:{port}"
-        options.setdefault("viewport", {"width": 1440, "height": 900})
-        self.context = chrome.new_context(**options)
-        self.context.add_cookies([{"name": "ql_language", "value": LANGUAGES[language], "url": self.base}])
+        super().__init__(chrome, up, language=LANGUAGES[language], width=width, **{"height": 900, **options})
         self.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=self.base)
-        self.page = self.context.new_page()
-        self.faults: list[str] = []
-        self.page.on("console", self._console)
-        self.page.on("pageerror", lambda error: self.faults.append(f"error: {error}"))
-        if sign_in:
-            self.sign_in()
+        self.sign_in()
 
-    def _console(self, message: Any) -> None:
-        if message.type == "error" and "Failed to load resource" not in message.text:
-            self.faults.append(f"{self.page.url}: {message.text}")
-
-    def sign_in(self) -> None:
-        """Through the page, as everybody does."""
-        self.page.goto(f"{self.base}/panel/login/")
-        self.page.fill("#username", NAME)
-        self.page.fill("#password", PASSWORD)
-        self.page.click("main form button")
-        self.page.wait_for_url("**/panel/")
-
-    def go(self, address: str) -> Any:
-        """Opens a page of the panel; its answer."""
-        return self.page.goto(self.base + address)
+    @property
+    def faults(self) -> list[str]:
+        """Complaints, without the answers that were refused on purpose."""
+        return [one for one in self.complaints if "Failed to load resource" not in one]
 
     def until(self, condition: str, seconds: float = 15) -> None:
         """Waits for an expression; from outside, since the policy lets no page evaluate text."""

@@ -26,7 +26,7 @@ def started() -> Iterator[Any]:
 
 @pytest.fixture
 def person(started: Any, house: House) -> Iterator[Person]:
-    found = Person(started, house.up.port)
+    found = Person(started, house.up)
     yield found
     faults = found.faults
     found.close()

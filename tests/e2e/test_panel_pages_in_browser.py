@@ -40,15 +40,13 @@ def panel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Furnished]:
             with chrome.browser() as started:
                 yield Furnished(up, pages, started)
         finally:
-            up.stop()
+            screenshots.end(up)
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_no_page_has_a_serious_fault(panel: Furnished, theme: str, language: str) -> None:
-    person = Person(
-        panel.chrome, panel.up.port, language=language, color_scheme=theme, reduced_motion="reduce"
-    )
+    person = Person(panel.chrome, panel.up, language=language, color_scheme=theme, reduced_motion="reduce")
     found = {}
     for name, address in panel.pages.items():
         person.go(address)
@@ -63,11 +61,10 @@ def test_no_page_has_a_serious_fault(panel: Furnished, theme: str, language: str
 def test_a_phone_scrolls_no_page_sideways_and_has_room_for_a_thumb(panel: Furnished, language: str) -> None:
     person = Person(
         panel.chrome,
-        panel.up.port,
+        panel.up,
         language=language,
-        viewport={"width": 390, "height": 844},
-        has_touch=True,
-        is_mobile=True,
+        width=390,
+        height=844,
     )
     for name, address in panel.pages.items():
         person.go(address)
@@ -91,7 +88,7 @@ def test_a_phone_scrolls_no_page_sideways_and_has_room_for_a_thumb(panel: Furnis
 
 
 def test_zoomed_to_four_hundred_percent_nothing_is_lost(panel: Furnished) -> None:
-    person = Person(panel.chrome, panel.up.port, viewport={"width": 320, "height": 256})
+    person = Person(panel.chrome, panel.up, width=320, height=256)
     for name in ("dashboard", "runs", "run-failed", "audit", "workers", "tokens"):
         person.go(panel.pages[name])
         wide = person.page.evaluate(
@@ -102,7 +99,7 @@ def test_zoomed_to_four_hundred_percent_nothing_is_lost(panel: Furnished) -> Non
 
 
 def test_everything_is_reached_by_tab_and_seen(panel: Furnished) -> None:
-    person = Person(panel.chrome, panel.up.port)
+    person = Person(panel.chrome, panel.up)
     for name in ("dashboard", "runs", "run-failed", "audit", "project", "tokens", "workers"):
         person.go(panel.pages[name])
         # What can be used: on screen, not hidden in a closed menu, not a tab that arrows reach.
@@ -134,7 +131,7 @@ def test_everything_is_reached_by_tab_and_seen(panel: Furnished) -> None:
 
 
 def test_without_script_lists_runs_stops_and_reads_the_log(panel: Furnished) -> None:
-    person = Person(panel.chrome, panel.up.port, java_script_enabled=False)
+    person = Person(panel.chrome, panel.up, scripts=False)
     for name, address in panel.pages.items():
         if name == "sign-in":
             continue
@@ -161,7 +158,7 @@ def test_first_visits_are_light_and_quick(panel: Furnished) -> None:
     for name in ("dashboard", "tasks", "runs", "run-failed"):
         best = SEEN_MS * 10.0
         for _ in range(3):
-            person = Person(panel.chrome, panel.up.port)
+            person = Person(panel.chrome, panel.up)
             cookies = person.context.cookies()
             person.close()
             context = panel.chrome.new_context(viewport={"width": 1440, "height": 900})

@@ -121,11 +121,18 @@ def test_what_was_typed_survives_a_closed_page_a_lost_session_and_a_server_that_
     page.click("main button.ql-primary")
     page.wait_for_url("**/tasks/new/")
     page.click("[data-draft-back]")
-    page.click("button[value=save]")
+    # Two clicks and Enter in a line make one task, and run nothing.
+    page.locator("button[value=save]").dblclick()
     page.wait_for_url("**/task/kept/")
+    assert document(ann, "kept-2").get("code") == "not_found"
+    assert page.get_by_text("It has not run yet.").first.is_visible()
     ann.go(f"{P}/tasks/new/")
     assert page.locator("[data-draft-note]").is_hidden()
-    ann.complaints = [line for line in ann.complaints if "ERR_FAILED" not in line]
+    page.fill("#f-name", "By enter")
+    ann.write("f-source", "print(1)")
+    page.locator("#f-name").press("Enter")
+    page.wait_for_url("**/task/by-enter/")
+    ann.complaints = [line for line in ann.complaints if "ERR_FAILED" not in line and "404" not in line]
     ann.close()
 
 
@@ -220,18 +227,38 @@ def test_triggers_without_script(settled: Up, chromium: Any) -> None:
     ann.context.close()
 
 
-def test_many_tasks_at_once(settled: Up, chromium: Any) -> None:
-    ann = open_window(chromium, settled)
-    page = ann.page
-    for number in range(11):
-        body = {"name": f"Bulk {number}", "shell": "true", "labels": ["bulk"], "concurrency": "skip"}
-        csrf = next(one["value"] for one in ann.context.cookies() if "csrf" in one["name"])
-        made = page.request.post(
+def make_many(ann: Window, label: str, count: int) -> None:
+    """Tasks over the API, with the session of the page."""
+    csrf = next(one["value"] for one in ann.context.cookies() if "csrf" in one["name"])
+    for number in range(count):
+        body = {"name": f"{label} {number}", "shell": "true", "labels": [label], "concurrency": "skip"}
+        made = ann.page.request.post(
             f"{ann.base}/api/v3/projects/default/tasks",
             data=body,
             headers={"X-CSRFToken": csrf, "Referer": ann.base},
         )
         assert made.status == 201, made.text()
+
+
+def test_all_that_match_goes_on_in_the_background(settled: Up, chromium: Any) -> None:
+    ann = open_window(chromium, settled)
+    page = ann.page
+    make_many(ann, "wide", 52)
+    ann.go(f"{P}/tasks/?search=label:wide")
+    page.locator("[data-select-all]").check()
+    page.locator("[data-all]").check()
+    page.locator(".ql-bulk button[value=pin]").click()
+    assert page.locator("h1").inner_text() == "Pin all tasks that match?"
+    page.get_by_role("button", name="Do it").click()
+    page.get_by_text("52 pinned").wait_for(timeout=20_000)
+    page.locator(".ql-chip[data-state=succeeded]").wait_for()
+    ann.close()
+
+
+def test_many_tasks_at_once(settled: Up, chromium: Any) -> None:
+    ann = open_window(chromium, settled)
+    page = ann.page
+    make_many(ann, "bulk", 11)
     ann.go(f"{P}/tasks/?search=label:bulk")
     bar = page.locator(".ql-bulk")
     assert bar.is_hidden()

@@ -16,16 +16,31 @@ NAME, PASSWORD = "ann", "correct horse 7 battery"
 class Window:
     """One window in one language and width; `close` fails on complaints and on a page that is too wide."""
 
-    def __init__(self, chromium: Any, up: Up, *, language: str, width: int, scripts: bool = True) -> None:
+    who = (NAME, PASSWORD)
+
+    def __init__(
+        self,
+        chromium: Any,
+        up: Up,
+        *,
+        language: str,
+        width: int,
+        height: int = 844,
+        scripts: bool = True,
+        **options: Any,
+    ) -> None:
         self.base = f"http://127.0.0.1:{up.port}"
         self.scripts = scripts
         phone = width < 640
         self.context = chromium.new_context(
-            viewport={"width": width, "height": 844},
-            has_touch=phone,
-            is_mobile=phone,
-            java_script_enabled=scripts,
-            timezone_id="Europe/Berlin",
+            **{
+                "viewport": {"width": width, "height": height},
+                "has_touch": phone,
+                "is_mobile": phone,
+                "java_script_enabled": scripts,
+                "timezone_id": "Europe/Berlin",
+                **options,
+            }
         )
         self.context.add_cookies([{"name": "ql_language", "value": language, "url": self.base}])
         self.page = self.context.new_page()
@@ -38,8 +53,8 @@ class Window:
         if not request.url.startswith((self.base, "data:")):
             self.complaints.append(f"asked {request.url}")
 
-    def go(self, path: str) -> None:
-        self.page.goto(f"{self.base}{path}")
+    def go(self, path: str) -> Any:
+        return self.page.goto(f"{self.base}{path}")
 
     def set_up(self, up: Up) -> None:
         """Makes the first account through the printed link; ends on the dashboard."""
@@ -52,8 +67,8 @@ class Window:
 
     def sign_in(self) -> None:
         self.go("/panel/login/")
-        self.page.fill("#username", NAME)
-        self.page.fill("#password", PASSWORD)
+        self.page.fill("#username", self.who[0])
+        self.page.fill("#password", self.who[1])
         self.page.click("main button.ql-primary")
         self.page.wait_for_url("**/panel/")
 

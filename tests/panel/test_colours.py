@@ -90,3 +90,50 @@ def test_states_of_a_history_can_be_told_apart(theme: int, sight: str) -> None:
     for one, other in itertools.combinations(IN_A_HISTORY, 2):
         distance = 100 * sum((a - b) ** 2 for a, b in zip(seen[one], seen[other], strict=True)) ** 0.5
         assert distance >= 8, (one, other)
+
+
+def token(name: str, theme: int) -> str:
+    """A colour of the tokens, short forms written out; theme 0 is light, 1 dark."""
+    found = re.search(rf"--{name}: (.*?);", CSS)
+    assert found, name
+    colours = [
+        "#" + "".join(digit * 2 for digit in short) if len(short) == 3 else f"#{short}"
+        for short in re.findall(r"#([0-9a-f]{6}|[0-9a-f]{3})\b", found[1])
+    ]
+    return (colours * 2)[theme]
+
+
+@pytest.mark.parametrize("theme", [0, 1])
+@pytest.mark.parametrize(
+    ("text", "ground"),
+    [
+        *itertools.product(("text", "strong", "quiet", "brand"), ("page", "raised")),
+        ("text", "hover"), ("quiet", "hover"), ("text", "line"), ("brand-strong", "brand-ground"),
+        ("on-brand", "brand"), ("on-brand", "brand-strong"), ("danger", "page"), ("danger", "danger-ground"),
+        ("warn", "warn-ground"), ("on-toast", "toast"), ("on-toast-link", "toast"),
+        ("log-text", "log-ground"), ("log-quiet", "log-ground"), ("log-text", "log-raised"),
+        ("log-brand", "log-raised"),
+    ],
+)  # fmt: skip
+def test_text_can_be_read(text: str, ground: str, theme: int) -> None:
+    assert contrast(token(text, theme), token(ground, theme)) >= 4.5
+
+
+@pytest.mark.parametrize("theme", [0, 1])
+def test_edges_of_fields_and_the_focus_can_be_seen(theme: int) -> None:
+    for ground in ("page", "raised"):
+        assert contrast(token("control-line", theme), token(ground, theme)) >= 3
+        assert contrast(token("brand", theme), token(ground, theme)) >= 3
+    assert contrast("#ffffff", token("danger-fill", theme)) >= 4.5
+    assert contrast("#3d2c00", "#ffd54a") >= 4.5
+
+
+def test_the_sixteen_colours_of_a_log_can_be_read() -> None:
+    log = (Path(__file__).resolve().parents[2] / "static/panel/log.css").read_text(encoding="utf-8")
+    colours = re.findall(r"\.ql-a-fg-(\d+) \{ color: (#[0-9a-f]{3,6}); \}", log)
+    assert len(colours) == 16
+    for number, colour in colours:
+        full = colour if len(colour) == 7 else "#" + "".join(digit * 2 for digit in colour[1:])
+        assert contrast(full, token("log-ground", 0)) >= 4.5, number
+    for number, colour in re.findall(r"\.ql-a-bg-(\d+) \{ background: (#[0-9a-f]{6}); \}", log):
+        assert contrast(colour, token("log-text", 0)) >= 3, number

@@ -82,7 +82,9 @@ def test_it_is_stopped_by_who_began_it_and_seen_by_nobody_else(owner: User, clie
     address = f"/panel/p/default/tasks/batch/{batch.pk}/"
     stranger = browser(member("owner", "bob"))
     assert stranger.get(address).status_code == 404 and stranger.post(address).status_code == 404
-    second = client.post(BULK, {"do": "pin", "all": "1", "search": "", "sure": "1"}, follow=True).content.decode()
+    second = client.post(
+        BULK, {"do": "pin", "all": "1", "search": "", "sure": "1"}, follow=True
+    ).content.decode()
     assert "batch_running" in second and Batch.objects.count() == 1
     batch_job.chunk(batch.pk)
     assert client.post(address).status_code == 302

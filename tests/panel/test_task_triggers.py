@@ -14,6 +14,7 @@ from apps.runs.models import Run
 from apps.tasks.models import Task
 from apps.triggers import examples
 from apps.triggers.models import Trigger
+from apps.triggers.services import fire_due
 from apps.vault import keyring
 from tests.conftest import Time
 from tests.panel.kit import a_run, a_task, browser
@@ -190,9 +191,12 @@ def test_why_tells_each_due_time_and_folds_long_rows(
 ) -> None:
     client.post(f"{P}/task/{task.slug}/triggers/new/", rule(t_schedule="*/10 * * * *", t_timezone="UTC"))
     client.post(f"{P}/task/{task.slug}/disable/")
-    time.advance(3 * 3_600_000)
+    time.advance(600_000)
+    fire_due(lambda _due: "late")
+    time.advance(3 * 3_600_000 - 600_000)
     html = client.get(f"{P}/task/{task.slug}/why/").content.decode()
-    assert "18 times" in html and "The task was disabled." in html and "ann" in html and "/enable/" in html
+    assert "18 times" in html
+    assert "The task was disabled." in html and "ann" in html and "/enable/" in html
     client.post(f"{P}/task/{task.slug}/enable/")
     quiet = client.get(
         f"{P}/task/{task.slug}/why/?since=2020-01-01T00:00&until=2020-01-02T00:00"

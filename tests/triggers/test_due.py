@@ -232,6 +232,22 @@ def test_pages_are_bounded_and_go_on(time: Any) -> None:
             due.timeline(of, since=utc(since), until=utc("2026-12-30"))
 
 
+def test_a_long_list_of_skips_costs_no_more_queries(time: Any) -> None:
+    clock_at(time, "2026-11-30T00:00:30")
+    of = task(concurrency="skip")
+    cron(of)
+    for minute in range(1, 21):
+        clock_at(time, f"2026-11-30T00:{minute:02}:00")
+        fire()
+    counts = []
+    for until in ("2026-11-30T00:04", "2026-11-30T00:21"):
+        with CaptureQueriesContext(connection) as captured:
+            found = due.timeline(of, since=utc("2026-11-30T00:00"), until=utc(until)).items
+        assert {entry.status for entry in found} == {"waits", "skipped"}
+        counts.append(len(captured))
+    assert counts[0] == counts[1]
+
+
 def test_over_the_api(time: Any) -> None:
     clock_at(time, "2026-11-30T00:00:30")
     of = task(slug="nightly")

@@ -297,7 +297,7 @@ def test_a_whole_project_is_taken_up_again_in_a_few_statements(time: Any) -> Non
     clock_at(time, "2026-11-30T00:05:30")
     with CaptureQueriesContext(connection) as restoring:
         services.restore_project(_while_archived(), project.version)
-    assert len([query for query in restoring if "triggers" in query["sql"]]) == 1
+    assert len([query for query in restoring if 'UPDATE "triggers"' in query["sql"]]) == 1
     with CaptureQueriesContext(connection) as captured:
         assert fire() == 40
     assert len(captured) < 25

@@ -306,7 +306,7 @@ class TestClock:
         clock_at(time, "2026-11-30T00:01:00")
         pulse = scheduling.Pulse(steady)
         with patch.object(scheduling, "fire_due", return_value=0):
-            assert pulse(clock.now()) == clock.now() + scheduling.PAUSE
+            assert pulse(clock.now()) == clock.now() + scheduling.ASIDE
 
     def test_a_clock_set_forward(self, time: Any, steady: Steady) -> None:
         clock_at(time, "2026-11-30T00:00:30")

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from apps.audit.models import AuditEntry
 from apps.core import clock
+from apps.identity.models import IdentitySubject
 from apps.triggers.models import Trigger, TriggerRevision
 from tests.people import Api, account, api, give, member, token
 from tests.tasks.kit import make
@@ -175,6 +178,26 @@ def test_at_most_fifty(owner: Api) -> None:
     assert len({item["id"] for item in page["items"] + rest["items"]}) == 40
 
 
+def test_lists_take_the_same_number_of_queries_for_any_number(owner: Api) -> None:
+    counts = []
+    for number in (2, 20):
+        for _ in range(number):
+            owner("POST", URL, {"kind": "cron", "schedule": "0 9 * * *"})
+        with CaptureQueriesContext(connection) as captured:
+            owner("GET", f"{URL}?limit=100")
+        counts.append(len(captured))
+    assert counts[0] == counts[1]
+    other = account("leaver")
+    give(other, "operator")
+    for number in (1, 9):
+        for _ in range(number):
+            api(other)("POST", URL, {"kind": "cron", "schedule": "0 9 * * *"})
+    IdentitySubject.objects.filter(pk=other.subject_id).update(status="disabled")
+    with CaptureQueriesContext(connection) as captured:
+        assert len(owner("GET", "projects/default/schedules/stranded").json()["items"]) == 10
+    assert len(captured) <= counts[0] + 1
+
+
 def test_an_archived_task_gets_no_triggers_and_its_own_can_go(owner: Api) -> None:
     made = owner("POST", URL, {"kind": "boot"}).json()
     task = owner("GET", "projects/default/tasks/nightly").json()
@@ -186,8 +209,6 @@ def test_an_archived_task_gets_no_triggers_and_its_own_can_go(owner: Api) -> Non
 
 
 def test_the_author_who_left(owner: Api) -> None:
-    from apps.identity.models import IdentitySubject
-
     operator = account("operator")
     give(operator, "operator")
     theirs = api(operator)("POST", URL, {"kind": "cron", "schedule": "0 9 * * *"}).json()

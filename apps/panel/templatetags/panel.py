@@ -130,6 +130,18 @@ def columns(series: Sequence[drawings.Column]) -> SafeString:
 
 
 @register.simple_tag
+def column_ticks(series: Sequence[drawings.Column]) -> SafeString:
+    """The labels beneath such a chart."""
+    return drawings.ticks(series)
+
+
+@register.simple_tag
+def column_rows(series: Sequence[drawings.Column]) -> SafeString:
+    """Such a chart as rows of a table; a template would take ten times as long for them."""
+    return drawings.rows(series)
+
+
+@register.simple_tag
 def line(series: Sequence[drawings.Column]) -> SafeString:
     """The mean duration under such a chart."""
     return drawings.line([column.mean_ms for column in series])

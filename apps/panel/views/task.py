@@ -25,13 +25,14 @@ class TaskTab(Page):
     """A tab of the task's page."""
 
     permissions = {"GET": "task.read"}
+    parts = {"head": "panel/_task_head.html"}
     section = "tasks"
     tab = ""
 
     def tab_page(self, task: Task, *, status: int = 200, **context: Any) -> HttpResponse:
         """The tab in the task's frame."""
         ref = task.pk if task.archived_at else task.slug
-        if not self.request.headers.get("X-Part"):
+        if self.request.headers.get("X-Part") in (None, "head"):
             context["head"] = task_page.head(task)
         frame: dict[str, Any] = {"title": task.name, "task": task, "ref": ref, "tab": self.tab}
         return self.show(status, **frame | context)

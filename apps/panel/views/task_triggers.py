@@ -41,7 +41,7 @@ class TriggerList(TaskTab):
     """The triggers of a task, each with its rule in words and when it fires next."""
 
     template = "panel/task_triggers.html"
-    parts = {"when": "panel/_when.html"}
+    parts = {**TaskTab.parts, "when": "panel/_when.html"}
     tab = "triggers"
 
     def get(self, request: HttpRequest, p: str, t: str) -> HttpResponse:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.urls import reverse
@@ -27,6 +28,7 @@ from apps.triggers import services as triggers
 # Tabs of one's own views; the others are behind "More".
 _TABS = 6
 _MOST_STOPPED = 100
+_NO_RUN = UUID(int=0)
 COLUMN_WORDS: tuple[tuple[str, Promise], ...] = (
     ("state", gettext_lazy("State")),
     ("last", gettext_lazy("Last run")),
@@ -95,7 +97,8 @@ class TaskList(Page):
     def get(self, request: HttpRequest, p: str) -> HttpResponse:
         views = saved_views.of_person(self.project.pk, self.visitor.principal.subject.id)
         now = look(request.GET, views)
-        page = task_list.page(self.project.pk, now.wanted, request.GET.get("cursor"))
+        address = reverse("panel:task", args=[p, "--t--"])
+        page = task_list.page(self.project.pk, now.wanted, request.GET.get("cursor"), address=address)
         first = now.wanted == task_list.Wanted() and not request.GET.get("cursor")
         return self.show(
             page=page,
@@ -107,6 +110,7 @@ class TaskList(Page):
             filtered=not first,
             examples=bool(page.items) and examples.any_left(self.project.pk),
             search_help=SEARCH_HELP,
+            runs_address=reverse("panel:run", args=[_NO_RUN]).replace(f"{_NO_RUN}/", ""),
         )
 
 

@@ -10,6 +10,8 @@ import hmac
 from dataclasses import dataclass, field
 from typing import Any
 
+from django.utils.translation import gettext_lazy as _
+
 from apps.core import canonical, clock, ids
 from apps.core.db import write_transaction
 from apps.core.errors import DomainError, InvalidInput, TooLarge
@@ -65,7 +67,7 @@ def receive(trigger: Trigger, delivery: Delivery) -> Started | Skipped:
         raise TooLarge
     _check_signature(trigger, delivery)
     if delivery.delivery_id is not None and not ids.is_text_id(delivery.delivery_id, MAX_DELIVERY):
-        raise InvalidInput.field("delivery_id", f"1 to {MAX_DELIVERY} characters without control characters.")
+        raise InvalidInput.field("delivery_id", _("1 to 200 characters."))
     given = {**trigger.input, **_read(delivery.body)}
     try:
         if not trigger.enabled:
@@ -125,7 +127,7 @@ def _read(body: bytes) -> dict[str, Any]:
         value = canonical.loads(body.decode())
         canonical.dumps(value)
     except (UnicodeDecodeError, canonical.NotCanonical) as error:
-        raise InvalidInput.field("_", "The body is not valid JSON.") from error
+        raise InvalidInput(_("The body is not valid JSON.")) from error
     if not isinstance(value, dict):
-        raise InvalidInput.field("_", "The body must be a JSON object.")
+        raise InvalidInput(_("The body must be an object."))
     return value
