@@ -17,6 +17,7 @@ from apps.panel.page import Action, Page
 from apps.projects.models import Project
 from apps.runs.models import Run
 from apps.tasks.models import Task
+from apps.triggers.models import Trigger
 
 
 @dataclass(frozen=True)
@@ -66,34 +67,35 @@ class CheckChain(Action):
 
 
 def rows_of(project: Project, entries: list[AuditEntry]) -> list[Row]:
-    """Entries with the names of people, tasks and runs; three queries."""
+    """Entries with the names of people, tasks and runs; four queries."""
     people = queries.names([*(entry.actor_id for entry in entries), *_ids(entries, "user")])
-    tasks = Task.objects.filter(project_id=project.pk).in_bulk(_uuids(entries, "task"))
-    runs = Run.objects.filter(project_id=project.pk).in_bulk(_uuids(entries, "run"))
+    named = _named(project, entries) | {("user", one): (name, "") for one, name in people.items()}
     found = []
     for entry in entries:
-        what, url = f"{entry.subject_type} {entry.subject_id}", ""
-        if entry.subject_type == "user" and entry.subject_id in people:
-            what = people[entry.subject_id]
-        for kind, things, page in (("task", tasks, None), ("run", runs, "panel:run")):
-            thing = next((one for pk, one in things.items() if str(pk) == entry.subject_id), None)
-            if entry.subject_type == kind and thing is not None:
-                what = thing.name if isinstance(thing, Task) else thing.task_name
-                url = (
-                    reverse(page, args=[thing.pk])
-                    if page
-                    else reverse("panel:task", args=[project.slug, thing.pk])
-                )
-        if entry.subject_type == "project" and entry.subject_id == project.pk:
-            what = project.name
-        facts = [
-            (name, value) for name, value in sorted(entry.metadata.items()) if value not in (None, "", [], {})
-        ]
-        found.append(
-            Row(entry, people.get(entry.actor_id, ""), audit_words.act(entry.action), what, url,
-                audit_words.origin(entry.origin), facts)
-        )  # fmt: skip
+        unknown = (f"{entry.subject_type} {entry.subject_id}", "")
+        what, url = named.get((entry.subject_type, entry.subject_id), unknown)
+        facts = [pair for pair in sorted(entry.metadata.items()) if pair[1] not in (None, "", [], {})]
+        act, origin = audit_words.act(entry.action), audit_words.origin(entry.origin)
+        found.append(Row(entry, people.get(entry.actor_id, ""), act, what, url, origin, facts))
     return found
+
+
+def _named(project: Project, entries: list[AuditEntry]) -> dict[tuple[str, str], tuple[str, str]]:
+    """Name and address of what entries speak of, by its kind and id; a trigger goes by its task."""
+    runs = Run.objects.filter(project_id=project.pk, pk__in=_uuids(entries, "run"))
+    triggers = Trigger.objects.filter(project_id=project.pk, pk__in=_uuids(entries, "trigger"))
+    tasks = Task.objects.filter(project_id=project.pk, pk__in=_uuids(entries, "task"))
+
+    def address(task: Task) -> str:
+        return reverse("panel:task", args=[project.slug, task.pk])
+
+    found = {("run", str(run.pk)): (run.task_name, reverse("panel:run", args=[run.pk])) for run in runs}
+    found |= {("task", str(task.pk)): (task.name, address(task)) for task in tasks}
+    found |= {
+        ("trigger", str(one.pk)): (one.task.name, address(one.task))
+        for one in triggers.select_related("task")
+    }
+    return found | {("project", project.pk): (project.name, "")}
 
 
 def _ids(entries: list[AuditEntry], kind: str) -> list[str]:
