@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from decimal import Decimal, InvalidOperation
+from typing import Any
 
 from django.http import HttpRequest
 from django.utils.translation import gettext as _
@@ -12,6 +14,7 @@ from apps.core.errors import InvalidInput
 
 _LARGEST = 10**15
 NO_NUMBER = gettext_lazy("A number is expected.")
+NO_OBJECT = gettext_lazy("A JSON object is expected.")
 
 
 def scaled(text: str, factor: int) -> int | None:
@@ -32,6 +35,19 @@ def unscaled(value: int | None, factor: int) -> str:
     if value is None:
         return ""
     return f"{Decimal(value) / factor:f}".rstrip("0").rstrip(".") if value % factor else str(value // factor)
+
+
+def json_object(text: str) -> dict[str, Any] | None:
+    """The JSON object of a text, None for no text; raises ValueError for anything else."""
+    if not text.strip():
+        return None
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError from None
+    if not isinstance(value, dict):
+        raise ValueError
+    return value
 
 
 def version(request: HttpRequest) -> int:

@@ -7,35 +7,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
-from django.db.models import OuterRef, Subquery
-
 from apps.access.models import User
-from apps.core import clock, pages
+from apps.core import clock
 from apps.dispatch.queries import waiting_for
-from apps.projects.queries import attach, current_bindings
+from apps.projects.queries import current_bindings
 from apps.runs.models import Run, Skip
 from apps.runs.queries import latest_attempts, usual_durations
-from apps.tasks import queries as tasks
-from apps.tasks.models import Task
 
 SHORT_LIST = 10
-
-# The order of 2.x: pinned first, then enabled ones, then the newest.
-PANEL_ORDER = (
-    pages.Key("pinned", descending=True),
-    pages.Key("enabled", descending=True),
-    pages.moment("created_at", descending=True),
-    pages.identifier(descending=True),
-)
-
-
-@dataclass(frozen=True)
-class TaskRow:
-    """A task with its newest run and the run that holds its place, if there are any."""
-
-    task: Task
-    last: Run | None
-    current: Run | None
 
 
 @dataclass(frozen=True)
@@ -63,37 +42,6 @@ class SkipRow:
 
     skip: Skip
     starter: str
-
-
-def task_page(
-    project_id: str, filters: tasks.Filters, *, limit: int = pages.DEFAULT_LIMIT, cursor: str | None = None
-) -> pages.Page[TaskRow]:
-    """Tasks in the panel's order; three queries whatever the number of runs."""
-    newest = Run.objects.filter(task=OuterRef("pk")).order_by("-created_at", "-id").values("pk")[:1]
-    rows = tasks.filtered(Task.objects.filter(project_id=project_id), filters).annotate(
-        last_run_id=Subquery(newest)
-    )
-    found = pages.paginate(
-        rows, PANEL_ORDER, kind="panel.tasks", scope=filters.scope(project_id), limit=limit, cursor=cursor
-    )
-    attach(project_id, found.items)
-    newest_ids = {task.pk: getattr(task, "last_run_id", None) for task in found.items}
-    last = Run.objects.in_bulk([run_id for run_id in newest_ids.values() if run_id])
-    holding = _holders(newest_ids)
-    return pages.Page(
-        [TaskRow(task, last.get(newest_ids[task.pk]), holding.get(task.pk)) for task in found.items],
-        found.next_cursor,
-    )
-
-
-def _holders(task_ids: Iterable[UUID]) -> dict[UUID, Run]:
-    """The run of each task that runs or is next to run."""
-    found: dict[UUID, Run] = {}
-    for run in Run.objects.filter(task_id__in=list(task_ids), holds_place=True).order_by("-id")[:1000]:
-        known = found.get(run.task_id)
-        if known is None or (run.status == "running" and known.status != "running"):
-            found[run.task_id] = run
-    return found
 
 
 def names(subject_ids: Iterable[str | None]) -> Mapping[str, str]:

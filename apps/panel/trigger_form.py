@@ -176,17 +176,11 @@ class TriggerForm:
             return None
 
     def _input(self) -> dict[str, Any] | None:
-        text = self.values["input"]
-        if not text.strip():
-            return None
         try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            value = None
-        if not isinstance(value, dict):
-            self.errors["input"] = [_("A JSON object is expected.")]
+            return form_values.json_object(self.values["input"])
+        except ValueError:
+            self.errors["input"] = [form_values.NO_OBJECT]
             return None
-        return value
 
     def _scaled(self, name: str, factor: int) -> int | None:
         try:

@@ -11,6 +11,7 @@ from django.utils.translation import gettext as _
 
 from apps.core import ids
 from apps.core.errors import InvalidInput
+from apps.panel import form_values
 from apps.panel.page import Page
 from apps.panel.views.tasks import once_key
 from apps.runs.models import Run
@@ -72,15 +73,10 @@ class RunWith(Page):
 
 
 def _object(text: str) -> dict[str, Any] | None:
-    if not text.strip():
-        return None
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise InvalidInput.field("input", _("A JSON object is expected."))
-    return value
+        return form_values.json_object(text)
+    except ValueError:
+        raise InvalidInput.field("input", form_values.NO_OBJECT) from None
 
 
 def _whole(text: str) -> int | None:
