@@ -14,8 +14,6 @@ from apps.projects.queries import current_bindings
 from apps.runs.models import Run, Skip
 from apps.runs.queries import latest_attempts, usual_durations
 
-SHORT_LIST = 10
-
 
 @dataclass(frozen=True)
 class RunRow:
