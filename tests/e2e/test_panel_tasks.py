@@ -209,6 +209,26 @@ def test_the_schedule_builder(settled: Up, chromium: Any, language: str, wrong: 
     ann.close()
 
 
+def test_a_trigger_is_added_while_the_form_is_open_and_nothing_typed_is_lost(
+    settled: Up, chromium: Any
+) -> None:
+    ann = open_window(chromium, settled)
+    make(ann, "While open")
+    page = ann.page
+    ann.go(f"{P}/task/while-open/edit/")
+    ann.write("f-shell", "echo not saved yet")
+    page.locator(".ql-card-foot [data-builder-open]").click()
+    dialog = page.locator("dialog[open]")
+    dialog.locator("[name=t_schedule]").fill("5 5 * * *")
+    dialog.locator("button[value=save]").click()
+    page.locator(".ql-triggers", has_text="5 5 * * *").wait_for()
+    assert ann.code("f-shell") == "echo not saved yet" and page.url.endswith("/edit/")
+    page.click("button[value=save]")
+    page.wait_for_url("**/task/while-open/")
+    assert document(ann, "while-open")["shell"] == "echo not saved yet"
+    ann.close()
+
+
 def test_triggers_without_script(settled: Up, chromium: Any) -> None:
     ann = open_window(chromium, settled, scripts=False)
     make(ann, "Plain rules")
