@@ -10,6 +10,7 @@ import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -42,7 +43,7 @@ class Environment:
     redis_url: str | None
     base_url: str
     allowed_hosts: list[str]
-    trusted_proxies: list[str]
+    trusted_proxies: list[IPv4Network | IPv6Network]
     time_zone: str
     language: str
     path: str
@@ -60,11 +61,7 @@ def read(values: Mapping[str, str], default_home: Path) -> Environment:
                 "unknown_setting", f"{name} is not a setting of QingLong; check the spelling."
             )
     home = Path(values.get("QINGLONG_HOME") or default_home).expanduser().absolute()
-    base_url = (values.get("QINGLONG_BASE_URL") or "").rstrip("/")
-    if base_url and (urlsplit(base_url).scheme not in ("http", "https") or not urlsplit(base_url).hostname):
-        raise ConfigurationError(
-            "base_url_invalid", "QINGLONG_BASE_URL must be http(s)://host[:port][/path]."
-        )
+    base_url = _base_url(values.get("QINGLONG_BASE_URL") or "")
     return Environment(
         home=home,
         logs=_absolute(values, "QINGLONG_LOGS", home / "logs"),
@@ -73,7 +70,7 @@ def read(values: Mapping[str, str], default_home: Path) -> Environment:
         redis_url=values.get("REDIS_URL") or None,
         base_url=base_url,
         allowed_hosts=_hosts(values, base_url),
-        trusted_proxies=_list(values.get("QINGLONG_TRUSTED_PROXIES", "")),
+        trusted_proxies=_networks(values.get("QINGLONG_TRUSTED_PROXIES", "")),
         time_zone=_time_zone(values),
         language=_language(values),
         path=values.get("QINGLONG_PATH") or "/usr/local/bin:/usr/bin:/bin",
@@ -174,9 +171,49 @@ def _absolute(values: Mapping[str, str], name: str, default: Path) -> Path:
     return path
 
 
+def _base_url(text: str) -> str:
+    """As a browser writes it: lower-case host, no port that goes without saying, no slash at the end; or empty."""
+    if not text:
+        return ""
+    broken = ConfigurationError(
+        "base_url_invalid",
+        "QINGLONG_BASE_URL must be http(s)://host[:port][/path], the path of letters, digits and - . _ ~ only.",
+    )
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname or "", parts.port
+    except ValueError as error:
+        raise broken from error
+    path = parts.path.rstrip("/")
+    if (
+        parts.scheme not in ("http", "https")
+        or not re.fullmatch(r"[a-z0-9.-]+|[0-9a-f:.]*:[0-9a-f:.]*", host)
+        or not re.fullmatch(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~-]+)*", path)
+        or parts.username is not None
+        or parts.query
+        or parts.fragment
+    ):
+        raise broken
+    shown = f"[{host}]" if ":" in host else host
+    if port not in (None, {"http": 80, "https": 443}[parts.scheme]):
+        shown += f":{port}"
+    return f"{parts.scheme}://{shown}{path}"
+
+
+def _networks(text: str) -> list[IPv4Network | IPv6Network]:
+    try:
+        return [ip_network(item, strict=False) for item in _list(text)]
+    except ValueError as error:
+        raise ConfigurationError(
+            "trusted_proxies_invalid",
+            "QINGLONG_TRUSTED_PROXIES is a list of addresses or networks: 127.0.0.1,10.0.0.0/8.",
+        ) from error
+
+
 def _hosts(values: Mapping[str, str], base_url: str) -> list[str]:
     hosts = _list(values.get("QINGLONG_ALLOWED_HOSTS", "")) or ["localhost", "127.0.0.1", "[::1]"]
     own = urlsplit(base_url).hostname if base_url else None
+    own = f"[{own}]" if own and ":" in own else own
     return [*hosts, own] if own and own not in hosts else hosts
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 
+from django.conf import settings
 from django.core.wsgi import get_wsgi_application
+
+from qinglong.proxy import Proxied
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "qinglong.settings")
 
-application = get_wsgi_application()
+application = Proxied(get_wsgi_application(), settings.PREFIX, settings.TRUSTED_PROXIES)

@@ -183,36 +183,3 @@ def test_the_table_of_sessions_holds_no_key_that_a_browser_could_send() -> None:
     assert not SessionRow.objects.exists()
     client.cookies["ql_session"] = key
     assert Api(client=client)("GET", "me").status_code == 401
-
-
-@pytest.mark.parametrize(
-    ("proxies", "peer", "told", "locked"),
-    [
-        (["10.0.0.1"], "10.0.0.1", "198.51.100.9, 203.0.113.{}", False),
-        (["10.0.0.1", "10.0.0.2"], "10.0.0.1", "203.0.113.{}, 10.0.0.2", False),
-        (["10.0.0.1"], "10.0.0.1", "203.0.113.{}, 198.51.100.9", True),
-        ([], "203.0.113.7", "203.0.113.{}", True),
-        (["10.0.0.1"], "203.0.113.7", "203.0.113.{}", True),
-    ],
-)
-def test_behind_a_proxy_nobody_locks_out_another_and_nobody_hides(
-    proxies: list[str], peer: str, told: str, locked: bool, settings: Any
-) -> None:
-    settings.TRUSTED_PROXIES = proxies
-    account("ann")
-    for _ in range(5):
-        with pytest.raises(SignInRefused):
-            sign_in(forwarded(peer, told.format(1)), "ann", "wrong")
-    with pytest.raises(TooManyAttempts):
-        sign_in(forwarded(peer, told.format(1)), "ann", PASSWORD)
-    if locked:
-        with pytest.raises(TooManyAttempts):
-            sign_in(forwarded(peer, told.format(2)), "ann", PASSWORD)
-    else:
-        assert sign_in(forwarded(peer, told.format(2)), "ann", PASSWORD)
-
-
-def forwarded(peer: str, told: str) -> HttpRequest:
-    made = request(peer)
-    made.META["HTTP_X_FORWARDED_FOR"] = told
-    return made

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 
-from django.conf import settings
 from django.contrib import auth
 from django.core.cache import cache
 from django.http import HttpRequest
@@ -68,12 +67,8 @@ def _record(user: User, action: str) -> None:
 
 
 def address(request: HttpRequest) -> str:
-    """Where the request came from: what the nearest proxy saw that is one of ours, else the peer itself."""
-    seen = request.META.get("HTTP_X_FORWARDED_FOR", "").split(",")
-    peer = str(request.META.get("REMOTE_ADDR") or "")
-    while peer in settings.TRUSTED_PROXIES and seen and seen[-1].strip():
-        peer = seen.pop().strip()
-    return peer
+    """Where the request came from; what trusted proxies say of it is in there already (`qinglong.proxy`)."""
+    return str(request.META.get("REMOTE_ADDR") or "")
 
 
 def _throttle_key(username: str, address: str) -> str:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from django.conf import settings
 from gunicorn.app.base import BaseApplication
 from gunicorn.workers.gthread import ThreadWorker
 
@@ -101,7 +100,7 @@ class Application(BaseApplication):  # type: ignore[misc]
             "graceful_timeout": GRACE_S,
             "loglevel": "warning",
             "control_socket_disable": True,
-            "forwarded_allow_ips": ",".join(settings.TRUSTED_PROXIES),
+            "forwarded_allow_ips": "",  # `qinglong.proxy` decides who is believed
             "post_fork": _after_fork,
             "worker_tmp_dir": "/dev/shm" if os.access("/dev/shm", os.W_OK) else None,  # noqa: S108
         }

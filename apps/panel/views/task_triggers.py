@@ -20,6 +20,7 @@ from apps.tasks import queries as tasks
 from apps.tasks.errors import TaskArchived
 from apps.tasks.models import Task
 from apps.triggers import queries, services
+from apps.triggers.api.triggers import hook_url
 from apps.triggers.models import Trigger
 from apps.triggers.services import Made
 
@@ -83,9 +84,7 @@ class TriggerPage(Page):
 
     def made(self, task: Task, made: Made) -> HttpResponse:
         """The secret of a webhook, this once."""
-        address = self.request.build_absolute_uri(
-            f"{reverse('panel:index').removesuffix('panel/')}hooks/{made.secret}"
-        )
+        address = self.request.build_absolute_uri(hook_url(str(made.secret)))
         return self.show(task=task, made=made, address=address, title=_("Webhook"), trigger_form=None)
 
 
