@@ -27,7 +27,7 @@ from apps.access.endpoints import (
 from apps.access.parsers import StrictJSONParser
 from apps.core import ids
 from apps.core.errors import InvalidInput
-from apps.tasks import queries, services, validation
+from apps.tasks import queries, retry, services, validation
 from apps.tasks.documents import RevisionView, TaskView
 from apps.tasks.execution import DEFAULT_GRACE_MS, DEFAULT_LOG_QUOTA, LANGUAGES
 from apps.tasks.models import MAX_PARALLEL, Task
@@ -69,13 +69,29 @@ class ExecutionSerializer(StrictSerializer):
 
 
 class RetrySerializer(StrictSerializer):
-    """What may be tried again by itself."""
+    """What is tried again by itself, `max_attempts` times in all; what is left out has its default.
 
-    max_attempts = serializers.IntegerField(min_value=1, max_value=16)
-    retry_on_lost = serializers.BooleanField()
-    safety = serializers.ChoiceField(["unknown", "idempotent", "deduplicated"])
-    backoff_base_ms = serializers.IntegerField(min_value=0)
-    backoff_max_ms = serializers.IntegerField(min_value=0)
+    `retry_on_lost` with more than one attempt needs a `safety` other than `unknown`. `retry_on_failure` takes any
+    exit code but 0, or those in `retry_exit_codes`. Stops and time limits are never tried again.
+    """
+
+    max_attempts = serializers.IntegerField(
+        min_value=1, max_value=retry.MAX_ATTEMPTS, required=False, default=1
+    )
+    retry_on_lost = serializers.BooleanField(required=False, default=False)
+    safety = serializers.ChoiceField(retry.SAFETIES, required=False, default="unknown")
+    backoff_base_ms = serializers.IntegerField(
+        min_value=0, max_value=retry.MAX_BACKOFF_MS, required=False, default=0
+    )
+    backoff_max_ms = serializers.IntegerField(
+        min_value=0, max_value=retry.MAX_BACKOFF_MS, required=False, default=0
+    )
+    retry_on_failure = serializers.BooleanField(required=False, default=False)
+    retry_exit_codes = serializers.ListField(
+        child=serializers.IntegerField(min_value=1, max_value=255),
+        required=False,
+        max_length=retry.MAX_EXIT_CODES,
+    )
 
 
 class RequiresSerializer(StrictSerializer):

@@ -9,8 +9,9 @@ from typing import Any
 from apps.core.clock import rfc3339
 from apps.tasks.execution import Body, Command, Execution, Script, Shell
 from apps.tasks.models import Task
+from apps.tasks.retry import RetryRule
 from apps.tasks.revisions import Revision
-from apps.tasks.validation import DEFAULT_REQUIRES, DEFAULT_RETRY
+from apps.tasks.validation import DEFAULT_REQUIRES
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class TaskView:
             "concurrency": task.concurrency,
             "max_parallel": task.max_parallel,
             "priority": task.priority,
-            "retry": DEFAULT_RETRY,
+            "retry": task.retry or RetryRule().document(),
             "labels": task.labels,
             "requires": DEFAULT_REQUIRES,
             "pinned": task.pinned,

@@ -63,6 +63,8 @@ class Task(models.Model):
     priority = models.IntegerField(default=0)
     concurrency = models.CharField(max_length=16, choices=Concurrency, default=Concurrency.QUEUE)
     max_parallel = models.PositiveSmallIntegerField(default=1)
+    # The rule that each run gets at its start (apps.tasks.retry); None = nothing is tried again by itself.
+    retry = models.JSONField(null=True)
     revision = models.ForeignKey(
         TaskExecutionRevision, on_delete=models.PROTECT, related_name="+", db_index=False
     )

@@ -17,6 +17,7 @@ from django.utils.translation import gettext_lazy as _
 
 from apps.core import ids
 from apps.core.errors import InvalidInput
+from apps.tasks import retry
 from apps.tasks.errors import NotAvailable
 from apps.tasks.execution import (
     DEFAULT_GRACE_MS,
@@ -28,6 +29,7 @@ from apps.tasks.execution import (
     Shell,
 )
 from apps.tasks.models import MAX_PARALLEL, Task
+from apps.tasks.retry import RetryRule, RuleRefused
 from apps.vault import recipes
 
 MAX_SOURCE = 1_048_576
@@ -46,13 +48,6 @@ RESERVED_NAMES = frozenset(
         "QINGLONG_INPUT", "QINGLONG_OUTPUT", "QINGLONG_EXIT_CODE", "RUN_FENCE",
     }
 )  # fmt: skip
-DEFAULT_RETRY = {
-    "max_attempts": 1,
-    "retry_on_lost": False,
-    "safety": "unknown",
-    "backoff_base_ms": 0,
-    "backoff_max_ms": 0,
-}
 DEFAULT_REQUIRES: dict[str, Any] = {"labels": {}}
 BODY_FIELDS = ("command", "shell", "script")
 _SLUG = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,62}[a-z0-9])?")
@@ -253,6 +248,15 @@ def _concurrency(value: Any) -> str:
     return value
 
 
+def _retry(value: Any) -> dict[str, Any] | None:
+    """The rule whole, None where nothing is tried again in any other way than by default."""
+    try:
+        rule = retry.read(value)
+    except RuleRefused as refused:
+        raise Refused(refused.sentence) from None
+    return None if rule == RetryRule() else rule.document()
+
+
 def _only(defaults: Iterable[Any]) -> Rule:
     """A field of a later work order: its default, or NotAvailable."""
     known = list(defaults)
@@ -290,7 +294,7 @@ RULES: dict[str, Rule] = {
     "concurrency": _default(Task.Concurrency.QUEUE.value, _concurrency),
     "max_parallel": _default(1, _whole(1, MAX_PARALLEL)),
     "priority": _default(0, _whole(-1_000, 1_000)),
-    "retry": _only([DEFAULT_RETRY]),
+    "retry": _default(None, _retry),
     "labels": _default([], _labels),
     "requires": _only([DEFAULT_REQUIRES]),
     "pinned": _default(False, _flag),

@@ -118,12 +118,10 @@ def test_values_out_of_bounds(api: Api, field: str, value: Any) -> None:
     assert any(name == field or name.startswith(f"{field}.") for name in found), found
 
 
-@pytest.mark.parametrize("field", ["secrets", "retry", "requires"])
+@pytest.mark.parametrize("field", ["secrets", "requires"])
 def test_what_is_not_there_yet(api: Api, field: str) -> None:
     value = {
         "secrets": {"A": "a"},
-        "retry": {"max_attempts": 3, "retry_on_lost": True, "safety": "idempotent", "backoff_base_ms": 0,
-                  "backoff_max_ms": 0},
         "requires": {"labels": {"gpu": "yes"}},
     }[field]  # fmt: skip
     problem(api.call("POST", TASKS, {"name": "x", "shell": "true", field: value}), 400, "not_available")

@@ -23,7 +23,7 @@ DEFAULTS = {
     "before": None, "after": None, "timeout_ms": None, "kill_grace_ms": 10_000, "log_quota_bytes": 16_777_216,
     "concurrency": "queue", "max_parallel": 1, "priority": 0,
     "retry": {"max_attempts": 1, "retry_on_lost": False, "safety": "unknown", "backoff_base_ms": 0,
-              "backoff_max_ms": 0},
+              "backoff_max_ms": 0, "retry_on_failure": False, "retry_exit_codes": []},
     "labels": [], "requires": {"labels": {}}, "pinned": False, "revision": "1", "version": 1,
     "slug": "nightly", "name": "Nightly", "project": {"id": "default", "slug": "default"},
 }  # fmt: skip
@@ -139,9 +139,6 @@ def test_more_than_one_place_needs_parallel() -> None:
     ("field", "value"),
     [
         ("secrets", {"PGPASSWORD": "pg-password"}),
-        ("retry", {**DEFAULTS["retry"], "max_attempts": 2}),  # type: ignore[dict-item]
-        ("retry", {}),
-        ("retry", {**DEFAULTS["retry"], "retry_on_lost": 0}),  # type: ignore[dict-item]
         ("requires", {"labels": {"gpu": "yes"}}),
     ],
 )

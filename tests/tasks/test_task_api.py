@@ -73,7 +73,6 @@ def test_d15_what_no_process_can_get_is_refused_by_name(owner: Api) -> None:
 def test_later_work(owner: Api) -> None:
     for values in (
         {"secrets": {"A": "b"}},
-        {"retry": {"max_attempts": 3}},
         {"requires": {"labels": {"a": "b"}}},
     ):
         answer = owner("POST", URL, {"name": "a", "shell": "b", **values})

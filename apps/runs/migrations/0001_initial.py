@@ -80,6 +80,7 @@ class Migration(migrations.Migration):
                 ("event_sequence", models.IntegerField(default=0)),
                 ("priority", models.IntegerField(default=0)),
                 ("holds_place", models.BooleanField(default=False)),
+                ("may_retry", models.BooleanField(default=False)),
                 ("idempotency_key", models.CharField(max_length=255, null=True)),
                 ("input_ref", models.UUIDField(null=True)),
                 ("output_ref", models.UUIDField(null=True)),
@@ -245,6 +246,13 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": "run_attempts",
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("deadline_at__isnull", False)),
+                        fields=["status", "deadline_at", "id"],
+                        name="run_attempt_deadline",
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
@@ -474,6 +482,8 @@ class Migration(migrations.Migration):
                 ),
                 ("backoff_base_ms", models.BigIntegerField()),
                 ("backoff_max_ms", models.BigIntegerField()),
+                ("retry_on_failure", models.BooleanField(default=False)),
+                ("retry_exit_codes", models.JSONField(default=list)),
                 ("next_attempt_at", models.DateTimeField(null=True)),
                 ("version", models.IntegerField(default=0)),
                 ("created_at", models.DateTimeField(default=apps.core.clock.now, editable=False)),
@@ -481,7 +491,21 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": "run_retry_policies",
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("next_attempt_at__isnull", False)),
+                        fields=["next_attempt_at", "run"],
+                        name="run_retry_due",
+                    )
+                ],
                 "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("version__gte", 0)), name="run_retry_version_check"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("updated_at__gte", models.F("created_at"))),
+                        name="run_retry_updated_check",
+                    ),
                     models.CheckConstraint(
                         condition=models.Q(("max_attempts__gte", 1), ("max_attempts__lte", 16)),
                         name="run_retry_attempts_check",
@@ -595,6 +619,16 @@ class Migration(migrations.Migration):
             model_name="run",
             index=models.Index(
                 condition=models.Q(("holds_place", True)), fields=["task", "id"], name="run_places"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="run",
+            index=models.Index(condition=models.Q(("status", "lost")), fields=["id"], name="run_lost"),
+        ),
+        migrations.AddIndex(
+            model_name="run",
+            index=models.Index(
+                condition=models.Q(("status", "retry_wait")), fields=["task", "id"], name="run_retry_wait"
             ),
         ),
         migrations.AddIndex(

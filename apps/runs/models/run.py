@@ -91,6 +91,8 @@ class Run(models.Model):
     event_sequence = models.IntegerField(default=0)
     priority = models.IntegerField(default=0)
     holds_place = models.BooleanField(default=False)
+    # Whether it has a retry policy: ends of the many runs without one never look for it.
+    may_retry = models.BooleanField(default=False)
     idempotency_key = models.CharField(max_length=255, null=True)  # noqa: DJ001
     input_ref = models.UUIDField(null=True)
     output_ref = models.UUIDField(null=True)
@@ -152,6 +154,8 @@ class Run(models.Model):
                 name="run_waiting_for_place",
             ),
             models.Index(fields=["task", "id"], condition=Q(holds_place=True), name="run_places"),
+            models.Index(fields=["id"], condition=Q(status="lost"), name="run_lost"),
+            models.Index(fields=["task", "id"], condition=Q(status="retry_wait"), name="run_retry_wait"),
             models.Index(
                 fields=["status", "cancel_requested_at", "id"],
                 condition=Q(cancel_requested_at__isnull=False)
@@ -200,7 +204,11 @@ class Run(models.Model):
 
 
 class RunRetryPolicy(models.Model):
-    """What may be tried again by itself; absent = nothing (runs.md §3.4). Retries come with a later work order."""
+    """What may be tried again by itself; absent = nothing (runs.md §3.4).
+
+    Written at admission; afterwards only `next_attempt_at` moves, and with it `version` and `updated_at`. It is set
+    exactly while the run is in `retry_wait`.
+    """
 
     class Safety(models.TextChoices):
         UNKNOWN = "unknown"
@@ -213,6 +221,8 @@ class RunRetryPolicy(models.Model):
     safety = models.CharField(max_length=16, choices=Safety)
     backoff_base_ms = models.BigIntegerField()
     backoff_max_ms = models.BigIntegerField()
+    retry_on_failure = models.BooleanField(default=False)
+    retry_exit_codes = models.JSONField(default=list)
     next_attempt_at = models.DateTimeField(null=True)
     version = models.IntegerField(default=0)
     created_at = fields.created_at()
@@ -220,7 +230,16 @@ class RunRetryPolicy(models.Model):
 
     class Meta:
         db_table = "run_retry_policies"
+        indexes = [
+            models.Index(
+                fields=["next_attempt_at", "run"],
+                condition=Q(next_attempt_at__isnull=False),
+                name="run_retry_due",
+            ),
+        ]
         constraints = [
+            fields.at_least("version", 0, "run_retry_version_check"),
+            fields.not_before("updated_at", "created_at", "run_retry_updated_check"),
             models.CheckConstraint(
                 condition=Q(max_attempts__gte=1, max_attempts__lte=16), name="run_retry_attempts_check"
             ),

@@ -52,6 +52,7 @@ class Migration(migrations.Migration):
                 ('priority', models.IntegerField(default=0)),
                 ('concurrency', models.CharField(choices=[('queue', 'Queue'), ('skip', 'Skip'), ('replace', 'Replace'), ('parallel', 'Parallel')], default='queue', max_length=16)),
                 ('max_parallel', models.PositiveSmallIntegerField(default=1)),
+                ('retry', models.JSONField(null=True)),
                 ('example', models.CharField(max_length=32, null=True)),
                 ('version', models.IntegerField(default=1)),
                 ('created_at', models.DateTimeField(default=apps.core.clock.now, editable=False)),
