@@ -61,6 +61,8 @@ def set_up(up: Up, **extra: str) -> str:
 class Api:
     """Calls below /api/v3; the answer is given whatever its status, 2xx is asserted by `ok`."""
 
+    root = "/api/v3"
+
     def __init__(self, port: int, token: str) -> None:
         self.port = port
         self.token = token
@@ -78,15 +80,19 @@ class Api:
             content = json.dumps(body, ensure_ascii=False).encode()
         if content is not None:
             sent.setdefault("Content-Type", "application/json")
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = self.connect()
         try:
             # Who is refused before all is sent finds the answer where it lies, as curl does.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                connection.request(method, f"/api/v3{path}", content, sent)
+                connection.request(method, f"{self.root}{path}", content, sent)
             answer = connection.getresponse()
             return Answer(answer.status, answer.headers, answer.read())
         finally:
             connection.close()
+
+    def connect(self) -> http.client.HTTPConnection:
+        """One connection for one call."""
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
 
     def ok(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
         answer = self.call(method, path, body, **headers)

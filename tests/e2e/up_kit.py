@@ -73,6 +73,8 @@ class Up:
     def __init__(self, home: Path, *arguments: str, port: int | None = None, **extra: str) -> None:
         self.home = home
         self.port = port or free_port()
+        # What a person types: the way through a proxy where there is one.
+        self.address = extra.get("QINGLONG_BASE_URL") or f"http://127.0.0.1:{self.port}"
         folder = next(path for path in home.parents if path.is_dir())
         self.log = folder / f"{home.name}.{secrets.token_hex(3)}.log"
         with self.log.open("wb") as output:

@@ -29,7 +29,7 @@ class Window:
         scripts: bool = True,
         **options: Any,
     ) -> None:
-        self.base = f"http://127.0.0.1:{up.port}"
+        self.base = up.address
         self.scripts = scripts
         phone = width < 640
         self.context = chromium.new_context(
@@ -42,7 +42,7 @@ class Window:
                 **options,
             }
         )
-        self.context.add_cookies([{"name": "ql_language", "value": language, "url": self.base}])
+        self.context.add_cookies([{"name": "ql_language", "value": language, "url": f"{self.base}/"}])
         self.page = self.context.new_page()
         self.complaints: list[str] = []
         self.page.on("console", lambda line: line.type == "error" and self.complaints.append(line.text))
@@ -50,7 +50,7 @@ class Window:
         self.page.on("request", self._stays_here)
 
     def _stays_here(self, request: Any) -> None:
-        if not request.url.startswith((self.base, "data:")):
+        if not request.url.startswith((f"{self.base}/", "data:")):
             self.complaints.append(f"asked {request.url}")
 
     def go(self, path: str) -> Any:
