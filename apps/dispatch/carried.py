@@ -20,7 +20,7 @@ from apps.dispatch.launching import Plan
 
 MAX_OUTPUT = 65_536
 _MAX_FACT = 65_536
-_MAX_ESCAPED = 20
+MAX_ESCAPED = 20
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -43,7 +43,6 @@ class Carried:
     unstarted: bool = False
     told_running: bool = False
     warm: bool = False
-    stop_sent: bool = False
 
     def close(self) -> None:
         """Lets go of the script: before `go` it never starts, after it the shim carries on."""
@@ -156,7 +155,10 @@ def _stopped(data: bytes) -> tuple[str | None, dict[str, Any] | None]:
             "processes": int(fact["processes"]),
             "took_ms": max(0, int(fact["ended_at_ms"]) - int(fact["term_at_ms"])),
             "killed": fact["kill_at_ms"] is not None,
-            "escaped": [int(one["pid"]) for one in fact["escaped"][:_MAX_ESCAPED]],
+            "escaped": [
+                {"pid": int(one["pid"]), "start_ticks": int(one["start_ticks"])}
+                for one in fact["escaped"][:MAX_ESCAPED]
+            ],
         }
     except (canonical.NotCanonical, KeyError, TypeError, ValueError):
         return None, None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from django.utils.translation import gettext_lazy as _
+
 from apps.core.errors import Conflict, Corrupt, DomainError, InvalidInput, NotFound
 
 
@@ -38,3 +40,35 @@ class CompletionSequence(Conflict):
 
 class CompletionState(Conflict):
     code = "completion_state"
+
+
+class CancellationCommandInvalid(InvalidInput):
+    """A bound of a claim or a result of a stop's delivery was not kept; nothing was read (runs.md §7.3, §7.4)."""
+
+    code = "cancellation_command_invalid"
+
+
+class CancellationBindingConflict(Conflict):
+    """The delivery of the run's stop is bound to another attempt for ever."""
+
+    code = "cancellation_binding_conflict"
+
+
+class CancellationFenceRejected(Conflict):
+    """Somebody else claimed the delivery since: the caller drops its claim, nothing of it is written."""
+
+    code = "cancellation_fence_rejected"
+
+
+class StopNotOpen(Conflict):
+    """The run has no stop that waits for a person's decision."""
+
+    code = "stop_not_open"
+    message = _("There is no stop of this run that waits for a decision.")
+
+
+class NothingEscaped(Conflict):
+    """The attempt named no process that outlived its stop."""
+
+    code = "nothing_escaped"
+    message = _("No process is known to have outlived the stop of this run.")

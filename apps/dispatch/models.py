@@ -1,4 +1,4 @@
-"""Who carries runs out: workers, their leases, and receipts still to be consumed (runs.md §3.6–3.8)."""
+"""Who carries runs out: workers, their leases, stops on their way, receipts to be consumed (runs.md §3.5–3.8)."""
 
 from __future__ import annotations
 
@@ -135,6 +135,129 @@ class RunDispatchLease(models.Model):
 
     def __str__(self) -> str:
         return f"{self.attempt_id} g{self.lease_generation} {self.status}"
+
+
+RESULTS = [
+    "termination_requested", "already_exited", "controller_missing", "handle_missing", "dispatch_error",
+    "identity_mismatch", "pid_mismatch", "unsupported", "invalid",
+]  # fmt: skip
+
+
+class RunCancellationDispatch(models.Model):
+    """The delivery of one run's stop to the one attempt it is bound to (runs.md §3.5, §7).
+
+    `version` is what a writer must have read; `dispatch_count` is the generation of the lease, raised by every claim.
+    The raw token never leaves the claim: everything else reads `cancellations.Record`.
+    """
+
+    class Status(models.TextChoices):
+        PENDING = "pending"
+        LEASED = "leased"
+        RETRY_WAIT = "retry_wait"
+        DISPATCHED = "dispatched"
+        BLOCKED = "blocked"
+
+    run = models.OneToOneField(Run, on_delete=models.CASCADE, primary_key=True, related_name="cancellation")
+    attempt = models.ForeignKey(RunAttempt, on_delete=models.CASCADE, related_name="+", db_index=False)
+    status = models.CharField(max_length=32, choices=Status)
+    version = models.IntegerField(default=0)
+    dispatch_count = models.IntegerField(default=0)
+    next_attempt_at = models.DateTimeField(null=True)
+    lease_owner = models.CharField(max_length=128, null=True)  # noqa: DJ001
+    lease_token = models.CharField(max_length=128, null=True, editable=False)  # noqa: DJ001
+    lease_expires_at = models.DateTimeField(null=True)
+    last_result = models.CharField(max_length=64, null=True)  # noqa: DJ001
+    last_dispatched_at = models.DateTimeField(null=True)
+    created_at = models.DateTimeField()
+    updated_at = models.DateTimeField()
+
+    class Meta:
+        db_table = "run_cancellation_dispatches"
+        indexes = [
+            models.Index(fields=["status", "next_attempt_at"], name="run_cancellation_due"),
+            models.Index(
+                fields=["lease_expires_at"],
+                condition=Q(lease_expires_at__isnull=False),
+                name="run_cancellation_lease",
+            ),
+        ]
+        constraints = [
+            fields.one_of(
+                "status",
+                ["pending", "leased", "retry_wait", "dispatched", "blocked"],
+                "run_cancellation_status_check",
+            ),
+            fields.one_of("last_result", RESULTS, "run_cancellation_result_check"),
+            fields.at_least("version", 0, "run_cancellation_version_check"),
+            fields.at_least("dispatch_count", 0, "run_cancellation_count_check"),
+            models.CheckConstraint(
+                condition=Q(
+                    status="leased",
+                    lease_owner__isnull=False,
+                    lease_token__isnull=False,
+                    lease_expires_at__isnull=False,
+                    next_attempt_at__isnull=True,
+                )
+                | Q(
+                    status__in=["pending", "retry_wait"],
+                    lease_owner__isnull=True,
+                    lease_token__isnull=True,
+                    lease_expires_at__isnull=True,
+                    next_attempt_at__isnull=False,
+                )
+                | Q(
+                    status__in=["dispatched", "blocked"],
+                    lease_owner__isnull=True,
+                    lease_token__isnull=True,
+                    lease_expires_at__isnull=True,
+                    next_attempt_at__isnull=True,
+                    last_result__isnull=False,
+                ),
+                name="run_cancellation_consistent",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.run_id} {self.status}"
+
+
+class EscapedProcesses(models.Model):
+    """The wish of a person that processes which outlived an attempt's stop are killed, each by its identity.
+
+    `processes` are pid and start ticks as the shim named them, at most 20, valid in the boot `boot_id` of the node;
+    `outcome` says by pid what came of it, once `done_at` is set. A later wish replaces a done one.
+    """
+
+    attempt = models.OneToOneField(
+        RunAttempt, on_delete=models.CASCADE, primary_key=True, related_name="escaped"
+    )
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="+", db_index=False)
+    node_id = models.CharField(max_length=64)
+    boot_id = models.CharField(max_length=64)
+    processes = models.JSONField()
+    requested_at = models.DateTimeField()
+    done_at = models.DateTimeField(null=True)
+    outcome = models.JSONField(null=True)
+
+    class Meta:
+        db_table = "run_escaped_processes"
+        indexes = [
+            models.Index(
+                fields=["node_id", "requested_at"],
+                condition=Q(done_at__isnull=True),
+                name="run_escaped_waiting",
+            ),
+        ]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(done_at__isnull=True, outcome__isnull=True)
+                | Q(done_at__isnull=False, outcome__isnull=False),
+                name="run_escaped_done_pair",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.attempt_id} {'done' if self.done_at else 'waiting'}"
 
 
 class CompletionReceiptJournal(models.Model):

@@ -17,7 +17,8 @@ from apps.artifacts.facts import ArtifactFileError
 from apps.core import clock, node
 from apps.core.errors import Busy
 from apps.dispatch import carried as carrying
-from apps.dispatch import launching
+from apps.dispatch import launching, stopping
+from apps.dispatch.cancellations import AttemptReference
 from apps.dispatch.carried import Carried
 from apps.dispatch.cleanup import Cleaner
 from apps.dispatch.fence import LeaseFence
@@ -364,21 +365,31 @@ class RunSource:
             item.phase, item.unstarted = "ready", True
 
     def _stop_requested(self) -> None:
-        """Passes the wish to stop on to the shims; only they signal (architecture.md §2)."""
+        """Delivers the wish to stop to the shims; only they signal (architecture.md §2)."""
         self._stops_at = time.monotonic() + STOP_CHECK_S
-        waiting = {item.lease.run_id: item for item in self._carried.values() if not item.stop_sent}
-        if not waiting:
-            return
-        wished = Run.objects.filter(pk__in=list(waiting), cancel_requested_at__isnull=False)
-        for run_id, reason in wished.values_list("pk", "cancel_reason"):
-            item = waiting[run_id]
-            if item.phase not in ("going", "running"):
-                continue
-            item.stop_sent = True
-            if item.shim is not None:
-                item.shim.stop("deadline" if reason == "timeout" else "")
-            elif item.handle is not None:
-                client.request_stop(item.handle)
+        carried = [item.lease.run_id for item in self._carried.values() if item.phase in ("going", "running")]
+        after = None
+        while carried:
+            done = stopping.deliver(
+                self._loop.fence.worker_id, {"local_process": self._stop}, carried, after=after
+            )
+            if (after := done.next_cursor) is None:
+                return
+
+    def _stop(self, attempt: AttemptReference, reason: str) -> str:
+        """Tells one shim, over its socket where this session has it; one that was frozen is woken to hear it."""
+        try:
+            handle = Handle.decode(attempt.handle or "")
+        except ValueError:
+            return "invalid"
+        if attempt.pid is not None and attempt.pid != handle.pid:
+            return "pid_mismatch"
+        item = self._carried.get(attempt.attempt_id)
+        shim = item.shim if item is not None else None
+        if shim is not None and shim.stop("deadline" if reason == "timeout" else ""):
+            client.wake(handle)
+            return "termination_requested"
+        return client.request_stop(handle)
 
     def _take_over(self) -> None:
         """Adopts what dead sessions of this node left, and watches each by its verified identity."""

@@ -80,7 +80,7 @@ def stop_proof(payload: Mapping[str, Any]) -> list[str]:
         _("KILL was needed") if killed else _("KILL was not needed"),
     ]
     if escaped:
-        pids = pgettext("between numbers", ", ").join(str(pid) for pid in escaped)
+        pids = pgettext("between numbers", ", ").join(str(one["pid"]) for one in escaped)
         said.append(_("still there: process %(pids)s") % {"pids": pids})
     else:
         said.append(_("all gone after %(time)s") % {"time": words.milliseconds(proof.get("took_ms", 0))})

@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -364,13 +363,27 @@ def request_stop(handle: Handle) -> str:
 
     `termination_requested`, `already_exited`, `identity_mismatch` or `invalid`.
     """
-    descriptor = open_pidfd(handle)
-    if descriptor is not None:
-        try:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(descriptor, signal.SIGTERM)
-                return "termination_requested"
-        finally:
-            os.close(descriptor)
+    if _signal(handle, signal.SIGTERM, signal.SIGCONT):
+        return "termination_requested"
     state = inspect(handle)
     return state if state in ("identity_mismatch", "invalid") else "already_exited"
+
+
+def wake(handle: Handle) -> None:
+    """Let a shim that somebody froze go on, so that it reads what it was sent; nothing to one that runs."""
+    _signal(handle, signal.SIGCONT)
+
+
+def _signal(handle: Handle, *numbers: signal.Signals) -> bool:
+    """Signal exactly this process; False when it is gone. OSError where that is not allowed."""
+    descriptor = open_pidfd(handle)
+    if descriptor is None:
+        return False
+    try:
+        for number in numbers:
+            signal.pidfd_send_signal(descriptor, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True

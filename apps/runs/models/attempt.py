@@ -45,6 +45,14 @@ class RunAttempt(models.Model):
 
     class Meta:
         db_table = "run_attempts"
+        indexes = [
+            # Only of attempts with a time limit: the others pay nothing for the look at overdue ones.
+            models.Index(
+                fields=["status", "deadline_at", "id"],
+                condition=Q(deadline_at__isnull=False),
+                name="run_attempt_deadline",
+            )
+        ]
         constraints = [
             models.UniqueConstraint(fields=["run", "attempt"], name="run_attempt_number"),
             fields.one_of("status", AttemptStatus.values, "run_attempt_status_check"),

@@ -103,7 +103,7 @@ def _note(changes: Sequence[Change]) -> None:
     for change in changes:
         run = change.run
         participants.note(CHANGED, run.pk)
-        if run.status in ENDED:
+        if run.status in ENDED and change.status != run.status:  # an event may follow the last state
             started = run.started_at or run.finished_at
             assert run.finished_at is not None and started is not None
             duration = int((run.finished_at - started).total_seconds() * 1000)
