@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from apps.core import control, wakeups
-from apps.dispatch.services import expiry
+from apps.dispatch.services import deadlines, expiry
 
 
 def session() -> str:
@@ -22,7 +22,16 @@ def expire_leases(_cursor: control.Cursor) -> control.Cursor | None:
     return None
 
 
+def request_timeouts(_cursor: control.Cursor) -> control.Cursor | None:
+    """Asks for the stop of attempts whose time is over, page by page."""
+    after = deadlines.request_timeouts()
+    while after is not None:
+        after = deadlines.request_timeouts(after)
+    return None
+
+
 def register() -> None:
     """Makes the cluster and the jobs known."""
     wakeups.register(wakeups.Cluster("runs", "apps.dispatch.jobs.session"))
     control.register("dispatch.expire_leases", expire_leases, every_ms=5_000)
+    control.register("dispatch.request_timeouts", request_timeouts, every_ms=5_000)

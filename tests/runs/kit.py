@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import datetime, timedelta
 from threading import Barrier
 from typing import Any
 from uuid import UUID
@@ -128,13 +128,19 @@ def advance(
 
 
 def finish(
-    fence: WorkerFence, lease: LeaseFence, exit_code: int = 0, *, token: str = TOKEN, **end: Any
+    fence: WorkerFence,
+    lease: LeaseFence,
+    exit_code: int = 0,
+    *,
+    token: str = TOKEN,
+    finished_at: datetime | None = None,
+    **end: Any,
 ) -> Stored:
     """Settles a started attempt from a receipt."""
     from apps.dispatch.receipts import Receipt
     from apps.dispatch.services.completion import End
 
-    at = clock.now_ms()
+    at = clock.to_ms(finished_at) if finished_at else clock.now_ms()
     receipt = Receipt(str(lease.run_id), str(lease.attempt_id), 1, token, at, at, exit_code)
     return passes.store(fence, News(ended=[passes.Ended(lease, End(receipt, **end))], slots=8), TTL_MS)
 

@@ -97,7 +97,7 @@ def apply(run: Run, attempt: RunAttempt, end: End, now: datetime) -> Change | No
     at = max([*known, *(time for time in (run.started_at, attempt.started_at) if time is not None)])
     if end.cause == "deadline" and run.cancel_requested_at is None:
         change.request_cancel("timeout", at, ACTOR)
-    to, failure = outcome(run, receipt.exit_code)
+    to, failure = ("succeeded", None) if _in_time(run, attempt, end) else outcome(run, receipt.exit_code)
     key = f"primary-completion:{attempt.pk}:{receipt.callback_sequence}"
     change.move_attempt(
         to, at, ACTOR, failure=failure, dedupe_key=f"{key}:attempt",
@@ -107,6 +107,17 @@ def apply(run: Run, attempt: RunAttempt, end: End, now: datetime) -> Change | No
     change.move_run(to, at, ACTOR, failure=failure, dedupe_key=f"{key}:run")
     run.output_code = end.output_code
     return change
+
+
+def _in_time(run: Run, attempt: RunAttempt, end: End) -> bool:
+    """Whether a success that nobody could report in time was one before the limit the server then asked to keep."""
+    return (
+        run.cancel_reason == "timeout"
+        and end.cause is None
+        and end.receipt.exit_code == 0
+        and attempt.deadline_at is not None
+        and end.receipt.finished_at_ms < clock.to_ms(attempt.deadline_at)
+    )
 
 
 def begin(change: Change, at: datetime) -> None:
