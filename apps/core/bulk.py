@@ -84,13 +84,15 @@ def update_rows(
     columns: Sequence[str],
     rows: Sequence[Sequence[Any]],
     condition: str = "",
+    increment: str = "",
 ) -> set[Any]:
     """Updates each row whose `keys` equal the given values and returns the primary keys that were changed.
 
     A row of `rows` holds the values of `keys`, then those of `columns`. `condition` is a literal SQL condition
-    over the table (alias t) and the given values (v.c0 …); literals keep partial indexes usable.
+    over the table (alias t) and the given values (v.c0 …); literals keep partial indexes usable. `increment` names
+    a column that each row raises by one.
     """
-    return update_rows_later(model, keys, columns, rows, condition)()
+    return update_rows_later(model, keys, columns, rows, condition, increment)()
 
 
 def update_rows_later(
@@ -99,10 +101,11 @@ def update_rows_later(
     columns: Sequence[str],
     rows: Sequence[Sequence[Any]],
     condition: str = "",
+    increment: str = "",
 ) -> Callable[[], set[Any]]:
     """The same, with the answer when it is called for."""
     fields = _fields(model, (*keys, *columns))
-    before, after = _update_sql(model, tuple(keys), tuple(columns), condition, connection.vendor)
+    before, after = _update_sql(model, tuple(keys), tuple(columns), condition, increment, connection.vendor)
     return _keys(
         model, [_execute(before + values + after, params) for values, params in _values(fields, rows)]
     )
@@ -110,13 +113,20 @@ def update_rows_later(
 
 @lru_cache(maxsize=128)
 def _update_sql(
-    model: type[Model], keys: tuple[str, ...], columns: tuple[str, ...], condition: str, vendor: str
+    model: type[Model],
+    keys: tuple[str, ...],
+    columns: tuple[str, ...],
+    condition: str,
+    increment: str,
+    vendor: str,
 ) -> tuple[str, str]:
     """The statement before and after its values."""
     table, pk = model._meta.db_table, model._meta.pk.column
     fields = _fields(model, (*keys, *columns))
     names = [f"c{index}" for index in range(len(fields))]
     sets = ", ".join(f'"{fields[n].column}" = v.{names[n]}' for n in range(len(keys), len(fields)))
+    if increment:
+        sets += f', "{increment}" = t."{increment}" + 1'
     where = " AND ".join(f't."{fields[n].column}" = v.{names[n]}' for n in range(len(keys)))
     if condition:
         where += f" AND {condition}"

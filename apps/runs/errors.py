@@ -44,6 +44,18 @@ class RunNotEnded(Conflict):
     message = _("The run has not ended yet.")
 
 
+class InvalidRetryPolicy(InvalidInput):
+    """The task's rule is one that no run may get (runs.md §3.4)."""
+
+    code = "invalid_run_retry_policy"
+
+
+class RetryTargetInconsistent(Conflict):
+    """A run that waits to be tried again without what that takes: for a person to look at (runs.md §10.2)."""
+
+    code = "run_lost_retry_target_inconsistent"
+
+
 class TaskDisabled(Conflict):
     code = "task_disabled"
     message = _("The task is disabled; enable it first.")

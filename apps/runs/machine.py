@@ -60,6 +60,7 @@ class Change:
     run: Run
     attempt: RunAttempt | None = None
     events: list[NewEvent] = field(default_factory=list)
+    next_attempt_at: datetime | None = None
 
     def __post_init__(self) -> None:
         self.version = self.run.version
@@ -85,13 +86,19 @@ class Change:
         dedupe_key: str | None = None,
         payload: dict[str, Any] | None = None,
         event: str | None = None,
+        next_attempt_at: datetime | None = None,
     ) -> None:
-        """Takes the run along one edge; raises InvalidTransition, InvalidTimestamp or InvalidMetadata."""
+        """Takes the run along one edge; raises InvalidTransition, InvalidTimestamp or InvalidMetadata.
+
+        `next_attempt_at` belongs to `retry_wait`, and to nothing else.
+        """
         run = self.run
         if to not in RUN_EDGES[run.status]:
             raise InvalidTransition(**{"from": run.status, "to": to})
         _check_time(at, run.created_at, run.started_at)
         _check_failure(failure, to in RUN_ERROR_TARGETS)
+        if (next_attempt_at is not None) != (to == "retry_wait"):
+            raise InvalidMetadata
         self._tell(
             event or f"run.{to}",
             actor,
@@ -105,6 +112,7 @@ class Change:
             dedupe_key or f"run-transition:{self.next_version - 1}:{to}",
         )
         run.status = to
+        self.next_attempt_at = next_attempt_at
         if failure is not None:
             run.error_code, run.error_summary = failure.code, failure.summary
         elif to in ("queued", "succeeded"):
@@ -115,7 +123,7 @@ class Change:
             run.started_at = at
         if to in ENDED:
             run.finished_at = at
-        if to in ENDED or to == "lost":
+        if to in ENDED or to in ("lost", "retry_wait"):
             run.holds_place = False
 
     def move_attempt(

@@ -8,20 +8,31 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Max, OuterRef, QuerySet, Subquery
+from django.db import connection
+from django.db.models import Max, OuterRef, Q, QuerySet, Subquery
 
-from apps.core import bulk, pages
+from apps.core import bulk, clock, pages
 from apps.core.errors import InvalidInput
 from apps.core.pages import Page
 from apps.projects.queries import attach
 from apps.runs.errors import RunNotFound
-from apps.runs.models import Run, RunAttempt, RunEvent, RunStatus, Skip, TriggerType, UsualDuration
+from apps.runs.models import (
+    Run,
+    RunAttempt,
+    RunEvent,
+    RunRetryPolicy,
+    RunStatus,
+    Skip,
+    TriggerType,
+    UsualDuration,
+)
 from apps.tasks.models import Task
 
 NEWEST_FIRST = (pages.moment("created_at", descending=True), pages.identifier(descending=True))
 MAX_EVENTS = 500
 DEFAULT_EVENTS = 100
 MAX_STATUSES = 11
+MAX_RETRIES = 64
 
 
 @dataclass(frozen=True)
@@ -159,6 +170,56 @@ def latest_attempts(run_ids: Sequence[UUID]) -> dict[UUID, RunAttempt]:
     )
     rows = RunAttempt.objects.filter(run_id__in=run_ids, attempt=Subquery(newest))
     return {row.run_id: row for row in rows}
+
+
+@dataclass(frozen=True)
+class RetryCandidate:
+    """A run that is lost (`available_at_ms` 0) or due to be tried again; `phase` is its status."""
+
+    run_id: UUID
+    phase: str
+    available_at_ms: int
+
+    @property
+    def position(self) -> tuple[int, UUID]:
+        """Where the next page begins."""
+        return (self.available_at_ms, self.run_id)
+
+
+def retry_candidates(
+    observed_at: datetime, *, after: tuple[int, UUID] | None = None, limit: int = 16
+) -> list[RetryCandidate]:
+    """Lost runs, then those whose wait is over, the longest waiting first; `limit` is 1–64 (runs.md §10.1)."""
+    if not 1 <= limit <= MAX_RETRIES:
+        raise InvalidInput
+    found: list[RetryCandidate] = []
+    if after is None or after[0] == 0:
+        # A literal keeps the partial index usable.
+        lost, params = "SELECT id FROM runs WHERE status = 'lost' AND execution_owner = 'runtime'", []
+        if after is not None:
+            lost, params = f"{lost} AND id > %s", [Run._meta.pk.get_db_prep_value(after[1], connection)]
+        ids = bulk.select_values_later(f"{lost} ORDER BY id LIMIT %s", [*params, limit])()
+        found = [RetryCandidate(Run._meta.pk.to_python(pk), "lost", 0) for pk in ids]
+    rows = RunRetryPolicy.objects.filter(
+        next_attempt_at__lte=observed_at, run__status="retry_wait", run__execution_owner="runtime"
+    )
+    if after is not None and after[0] > 0:
+        seen = clock.from_ms(after[0])
+        rows = rows.filter(Q(next_attempt_at__gt=seen) | Q(next_attempt_at=seen, run_id__gt=after[1]))
+    due = rows.order_by("next_attempt_at", "run_id").values_list("run_id", "next_attempt_at")
+    for run_id, at in due[: limit - len(found)]:
+        assert at is not None
+        found.append(RetryCandidate(run_id, "retry_wait", clock.to_ms(at)))
+    return found
+
+
+def next_attempts(runs: Iterable[Run]) -> dict[UUID, datetime]:
+    """When each run that waits to be tried again is; no query where none does."""
+    waiting = [run.pk for run in runs if run.status == "retry_wait"]
+    if not waiting:
+        return {}
+    rows = RunRetryPolicy.objects.filter(run_id__in=waiting, next_attempt_at__isnull=False)
+    return {run_id: at for run_id, at in rows.values_list("run_id", "next_attempt_at") if at is not None}
 
 
 def usual_durations(task_ids: Iterable[UUID]) -> dict[UUID, int]:

@@ -13,9 +13,8 @@ import pytest
 from apps.dispatch.carried import never_started
 from apps.dispatch.launcher import files
 from apps.dispatch.launching import attempt_folder
-from apps.dispatch.services import completion
 from apps.dispatch.source import RunSource
-from apps.runs import services
+from apps.runs import retries, services
 from apps.runs.models import Run, RunAttempt
 from tests.dispatch.sessions import Home, wait
 from tests.dispatch.shim_kit import Kit, Live, alive, until
@@ -235,16 +234,16 @@ def test_killed_between_the_record_and_the_go(home: Home, at: str, cancelled: bo
 
 def test_what_never_starts_is_lost_in_the_end(home: Home) -> None:
     run = runs.run_of(runs.task(shell="exit 0"))
-    for number in range(1, completion.NEVER_STARTED_MAX + 1):
+    for number in range(1, retries.NEVER_STARTED_MAX + 1):
         crash(home, "_go")
         attempt = RunAttempt.objects.get(run=run, attempt=number)
         assert attempt.status == "starting"
         wait(lambda attempt=attempt: never_started(attempt_folder(attempt)), "the folder that says so")
-        if number == completion.NEVER_STARTED_MAX:
+        if number == retries.NEVER_STARTED_MAX:
             home.session(slots=1)
     found = runs.fresh(run)
-    assert (found.status, found.error_code) == ("lost", completion.NEVER_STARTED)
-    assert RunAttempt.objects.filter(run=run).count() == completion.NEVER_STARTED_MAX
+    assert (found.status, found.error_code) == ("lost", retries.NEVER_STARTED)
+    assert RunAttempt.objects.filter(run=run).count() == retries.NEVER_STARTED_MAX
 
 
 def test_a_missing_folder_proves_nothing(home: Home) -> None:

@@ -119,7 +119,7 @@ def test_runs_03_version_race() -> None:
 def test_runs_03_real_transactions_race(seeded: None) -> None:
     run, _attempt = running(kit.task())
 
-    targets = ["waiting_approval", "lost", "retry_wait", "failed"]
+    targets = ["waiting_approval", "lost", "succeeded", "failed"]
     stale = [Change(kit.fresh(run), kit.attempt_of(run)) for _ in targets]
     for change, to in zip(stale, targets, strict=True):
         change.move_run(to, clock.now(), ACTOR)

@@ -12,17 +12,16 @@ from apps.core import canonical, clock
 from apps.core.streams import Actor
 from apps.dispatch.errors import CompletionSequence, CompletionState, CompletionUnauthorized
 from apps.dispatch.receipts import Receipt
+from apps.runs import retries as retry_rules
 from apps.runs.errors import RunNotFound
 from apps.runs.machine import ATTEMPT_ENDED, Change, Failure
 from apps.runs.models import ENDED, Run, RunAttempt
+from apps.runs.retries import NEVER_STARTED, Retries
 
 FAILED = Failure("EXECUTION_FAILED")
 TIMED_OUT = Failure("EXECUTION_TIMED_OUT")
 CANCELLED = Failure("EXECUTION_CANCELLED")
 START_FAILED = "EXECUTOR_START_FAILED"
-NEVER_STARTED = "RECOVERY_NEVER_STARTED"
-# What keeps a node from letting scripts go may be the run itself: at some point it is no accident any more.
-NEVER_STARTED_MAX = 3
 ACTOR = Actor("executor", "completion-receipt")
 
 
@@ -67,9 +66,12 @@ def authorise(run: Run, attempt: RunAttempt, receipt: Receipt) -> None:
         raise CompletionUnauthorized
 
 
-def apply(run: Run, attempt: RunAttempt, end: End, now: datetime) -> Change | None:
+def apply(
+    run: Run, attempt: RunAttempt, end: End, now: datetime, retries: Retries | None = None
+) -> Change | None:
     """The steps that end attempt and run, None when they were taken before.
 
+    A failure that `retries` takes has the run wait for its next attempt; what this one left as output is dropped.
     A `starting` attempt passes through `running` first: its script ran, although nobody could say so in time.
     Raises CompletionUnauthorized, CompletionSequence, CompletionState or RunNotFound; then the receipt is to be
     put aside.
@@ -104,8 +106,14 @@ def apply(run: Run, attempt: RunAttempt, end: End, now: datetime) -> Change | No
         callback_sequence=receipt.callback_sequence, exit_code=receipt.exit_code,
         payload=end.told,
     )  # fmt: skip
-    change.move_run(to, at, ACTOR, failure=failure, dedupe_key=f"{key}:run")
-    run.output_code = end.output_code
+    if to == "failed" and failure is not None:
+        retry_rules.fail(
+            change, at, ACTOR, retries, exit_code=receipt.exit_code, failure=failure, dedupe_key=f"{key}:run"
+        )
+    else:
+        change.move_run(to, at, ACTOR, failure=failure, dedupe_key=f"{key}:run")
+    if run.status != "retry_wait":
+        run.output_code = end.output_code
     return change
 
 
@@ -156,16 +164,7 @@ def requeue(change: Change, at: datetime, actor: Actor) -> RunAttempt:
     lose(change, at, NEVER_STARTED, actor)
     change.move_run("queued", at, actor)
     run.holds_place = held
-    follower = RunAttempt(
-        run=run,
-        attempt=attempt.attempt + 1,
-        status="claimed",
-        executor_type=attempt.executor_type,
-        created_at=at,
-    )
-    told = {"attempt": follower.attempt, "executor_type": follower.executor_type}
-    change.tell("attempt.claimed", actor, told, f"attempt-claimed:{follower.attempt}", follower)
-    return follower
+    return retry_rules.follow(change, at, actor, f"attempt-claimed:{attempt.attempt + 1}")
 
 
 def lose(change: Change, now: datetime, code: str, actor: Actor, keys: tuple[str, str] | None = None) -> None:

@@ -26,7 +26,8 @@ from apps.runs import queries as run_queries
 from apps.runs.errors import AttemptConflict
 from apps.runs.machine import Change
 from apps.runs.models import ENDED, Run, RunAttempt
-from apps.runs.services import places, writes
+from apps.runs.retries import NEVER_STARTED, NEVER_STARTED_MAX, Retries
+from apps.runs.services import places, retrying, writes
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,8 @@ class Claimed:
 class Stored:
     """What the pass came to, by attempt id: everything in `over` is no longer the session's.
 
-    `left`: the tasks whose runs gave up places. `more`: there may be something to take at once.
+    `left`: the tasks whose runs gave up places. `again`: runs to be tried again at once. `more`: there may be
+    something to take at once.
     """
 
     go: set[UUID] = field(default_factory=set)
@@ -147,6 +149,7 @@ class Stored:
     refused: dict[UUID, DomainError] = field(default_factory=dict)
     claimed: list[Claimed] = field(default_factory=list)
     left: set[UUID] = field(default_factory=set)
+    again: list[UUID] = field(default_factory=list)
     more: bool = False
 
 
@@ -166,6 +169,8 @@ def store(fence: WorkerFence, news: News, ttl_ms: int) -> Stored:
     """
     stored = _store(fence, news, ttl_ms)
     stored.more |= places.hand_on(stored.left)
+    for run_id in stored.again:
+        stored.more |= retrying.decide(run_id)
     return stored
 
 
@@ -221,17 +226,27 @@ class _Work:
         self.taken = taken() if found.status == "online" else []
 
     def settle(self) -> None:
-        for item in self._mine(self.news.ended):
+        ended = self._mine(self.news.ended)
+        policies = self._policies(ended)
+        for item in ended:
             run, attempt = self.rows[item.lease.attempt_id]
             try:
-                change = completion.apply(run, attempt, item.end, self.now)
+                change = completion.apply(run, attempt, item.end, self.now, policies.get(run.pk))
             except DomainError as error:
                 self.done.refused[attempt.pk] = error
                 continue
-            if change is not None and item.end.has_output:
+            if change is not None and change.next_attempt_at is not None:
+                if change.next_attempt_at <= self.now:
+                    self.done.again.append(run.pk)
+            elif change is not None and item.end.has_output:
                 self._keep_output(run, item.end.output)
             self._finish(item.lease, change)
             self.done.settled.add(attempt.pk)
+
+    def _policies(self, ended: Sequence[Ended]) -> dict[UUID, Retries]:
+        """What may be tried again of what failed; no query where nothing that failed has a policy."""
+        failed = [self.rows[item.lease.attempt_id] for item in ended if item.end.receipt.exit_code != 0]
+        return retrying.load(pair for pair in failed if pair[0].cancel_requested_at is None)
 
     def fail(self) -> None:
         for item in self._mine(self.news.failed):
@@ -257,13 +272,20 @@ class _Work:
         at = self._at(run, attempt)
         actor = Actor("reconciler", self.fence.worker_id)
         if run.cancel_requested_at is not None:
-            completion.fail_start(change, at, completion.NEVER_STARTED, self.fence.worker_id)
-        elif attempt.attempt >= completion.NEVER_STARTED_MAX:
-            completion.lose(change, at, completion.NEVER_STARTED, actor)
+            completion.fail_start(change, at, NEVER_STARTED, self.fence.worker_id)
+        elif self._never_started(attempt) >= NEVER_STARTED_MAX:
+            completion.lose(change, at, NEVER_STARTED, actor)
         else:
             self.followers.append(completion.requeue(change, at, actor))
             self.done.more = True
         self._finish(lease, change)
+
+    def _never_started(self, attempt: RunAttempt) -> int:
+        """How many attempts of the run were never let go, this one included."""
+        if attempt.attempt < NEVER_STARTED_MAX:
+            return attempt.attempt
+        before = RunAttempt.objects.filter(run_id=attempt.run_id, error_code=NEVER_STARTED)
+        return before.count() + 1
 
     def begin(self) -> None:
         for item in self._mine(self.news.begun):

@@ -78,12 +78,12 @@ def request_cancel(grant: Grant, run_id: UUID, *, reason: str = "user", note: st
 
 
 def cancel_queued(task_ids: Iterable[UUID], actor: Actor, *, note: str) -> int:
-    """Ends all runs of the tasks that have not begun; returns how many. Joins the caller's transaction.
+    """Ends all runs of the tasks that wait, for another attempt too; returns how many. Joins the caller's transaction.
 
     One that a worker has leased and not started gets no `go`: the worker reads the wish first.
     """
     tasks = places.lock_tasks(task_ids)
-    not_begun = Q(status="queued") | Q(
+    not_begun = Q(status__in=["queued", "retry_wait"]) | Q(
         status="dispatching", cancel_requested_at__isnull=True, pk__in=_unstarted(tasks)
     )
     waiting = list(db.lock(Run.objects.filter(not_begun, task_id__in=list(tasks)).order_by("pk")))

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError
+from django.db.models import Q
 
 from apps.audit import services as audit
 from apps.core import canonical, clock, db, ids, wakeups
@@ -22,7 +23,7 @@ from apps.runs.errors import IdempotencyKeyInvalid, IdempotencyKeyReused, TaskAr
 from apps.runs.machine import Change
 from apps.runs.models import Run, RunAttempt, Skip, SkipReason, TriggerType
 from apps.runs.queries import find_by_key
-from apps.runs.services import places
+from apps.runs.services import places, retrying
 from apps.runs.services.cancel import cancel_locked
 from apps.runs.services.writes import RunEvents
 from apps.tasks.models import Task
@@ -137,7 +138,8 @@ def _start(wish: Wish, task_id: UUID) -> Started | Skipped:
         return Skipped(skip)
     if task.concurrency == Task.Concurrency.REPLACE:
         # Locked, so that no worker moves one of them between our look and the end we give it.
-        standing = db.lock(Run.objects.filter(places.HOLDS | places.WAITS, task_id=task.pk).order_by("pk"))
+        before = places.HOLDS | places.WAITS | Q(status="retry_wait")
+        standing = db.lock(Run.objects.filter(before, task_id=task.pk).order_by("pk"))
         cancel_locked(
             list(standing), "policy", now, Actor(wish.grant.actor.type, wish.grant.actor.id), note="replaced"
         )
@@ -174,6 +176,7 @@ def _insert(wish: Wish, task: Task, now: datetime, *, has_place: bool) -> Run:
     assert change.attempt is not None
     run.save(force_insert=True)
     change.attempt.save(force_insert=True)
+    retrying.admit([run], now)
     RunEvents.insert([(run.pk, 0, change.events)], now)
     return run
 
@@ -198,6 +201,7 @@ def prepare(wish: Wish, task: Task, now: datetime, *, has_place: bool) -> Change
         status="created",
         priority=task.priority if wish.priority is None else wish.priority,
         holds_place=has_place,
+        may_retry=retrying.check(task),
         idempotency_key=wish.key,
         created_at=now,
     )

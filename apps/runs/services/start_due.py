@@ -19,7 +19,7 @@ from apps.core.errors import DomainError
 from apps.projects.policy import Grant
 from apps.runs.machine import Change
 from apps.runs.models import Run, RunAttempt, Skip
-from apps.runs.services import places
+from apps.runs.services import places, retrying
 from apps.runs.services.start import CLUSTER, Skipped, Wish, prepare, request_digest, skipped, start_run
 from apps.runs.services.writes import RunEvents
 from apps.tasks.models import Task
@@ -129,6 +129,7 @@ def _insert(changes: Sequence[Change], now: datetime) -> dict[UUID, Run]:
     bulk.insert_rows(
         RunAttempt, _ATTEMPT, [[getattr(change.attempt, name) for name in _ATTEMPT] for change in kept]
     )
+    retrying.admit([change.run for change in kept], now)
     RunEvents.insert([(change.run.pk, 0, change.events) for change in kept], now)
     used_up = [change.run for change in changes if change.run.pk not in written]
     if not used_up:

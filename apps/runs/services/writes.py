@@ -15,7 +15,7 @@ from apps.core.errors import VersionConflict
 from apps.core.streams import Stream
 from apps.runs.errors import AttemptConflict
 from apps.runs.machine import Change
-from apps.runs.models import ENDED, Run, RunAttempt, RunEvent, UncountedRun
+from apps.runs.models import ENDED, Run, RunAttempt, RunEvent, RunRetryPolicy, UncountedRun
 
 CHANGED = "run.changed"
 OWNED_ENDED = "run.owned_ended"
@@ -45,8 +45,8 @@ def write(changes: Sequence[Change], now: datetime) -> set[UUID]:
     changes = [change for change in changes if change.events]
     won = _update_runs(changes)()
     kept = [change for change in changes if change.run.pk in won]
-    moved = _update_attempts(kept)
-    if not moved():
+    moved, waits = _update_attempts(kept), _update_policies(kept, now)
+    if not moved() or not waits():
         raise AttemptConflict
     _tell(kept, now)
     return won
@@ -60,11 +60,11 @@ def write_locked(changes: Sequence[Change], now: datetime) -> Callable[[], None]
     """
     changes = [change for change in changes if change.events]
     won = _update_runs(changes)
-    moved = _update_attempts(changes)
+    moved, waits = _update_attempts(changes), _update_policies(changes, now)
     _tell(changes, now)
 
     def check() -> None:
-        if len(won()) != len(changes) or not moved():
+        if len(won()) != len(changes) or not moved() or not waits():
             raise AttemptConflict
 
     return check
@@ -93,6 +93,19 @@ def _update_attempts(changes: Sequence[Change]) -> Callable[[], bool]:
     return lambda: len(moved()) == len(rows)
 
 
+def _update_policies(changes: Sequence[Change], now: datetime) -> Callable[[], bool]:
+    """Whether all runs that begin or cease to wait for another attempt had a policy, which says till when."""
+    rows = [
+        (c.run.pk, c.next_attempt_at, max(now, c.run.created_at))
+        for c in changes
+        if "retry_wait" in (c.status, c.run.status)
+    ]
+    moved = bulk.update_rows_later(
+        RunRetryPolicy, ["run_id"], ["next_attempt_at", "updated_at"], rows, increment="version"
+    )
+    return lambda: len(moved()) == len(rows)
+
+
 def _tell(changes: Sequence[Change], now: datetime) -> None:
     RunEvents.insert([(c.run.pk, c.version, c.events) for c in changes], now)
     _note(changes)
@@ -104,12 +117,18 @@ def _note(changes: Sequence[Change]) -> None:
         run = change.run
         participants.note(CHANGED, run.pk)
         if run.status in ENDED and change.status != run.status:  # an event may follow the last state
-            started = run.started_at or run.finished_at
-            assert run.finished_at is not None and started is not None
-            duration = int((run.finished_at - started).total_seconds() * 1000)
-            ended.append((run.pk, run.project_id, run.task_id, run.status, run.finished_at, max(0, duration)))
+            ended.append(
+                (run.pk, run.project_id, run.task_id, run.status, run.finished_at, _worked_ms(change))
+            )
             if run.owner_type is not None:
                 participants.note(OWNED_ENDED, (run.owner_type, run.owner_id, run.pk))
     bulk.insert_rows(
         UncountedRun, ["run_id", "project_id", "task_id", "status", "finished_at", "duration_ms"], ended
     )
+
+
+def _worked_ms(change: Change) -> int:
+    """How long the last attempt of an ended run ran: no time between attempts is anybody's work."""
+    attempt = change.attempt
+    started, finished = (attempt.started_at, attempt.finished_at) if attempt else (None, None)
+    return max(0, int((finished - started).total_seconds() * 1000)) if started and finished else 0

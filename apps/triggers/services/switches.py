@@ -118,7 +118,7 @@ def archive_project(grant: Grant, version: int) -> Project:
     project = projects.set_project_status(grant, version, Project.Status.ARCHIVED)
     _switched(grant, "archived", None)
     waiting = Task.objects.filter(
-        project_id=project.pk, runs__status__in=["queued", "dispatching"]
+        project_id=project.pk, runs__status__in=["queued", "dispatching", "retry_wait"]
     ).distinct()
     actor = Actor(grant.actor.type, grant.actor.id)
     cancel_queued(waiting.values_list("pk", flat=True), actor, note="project archived")
