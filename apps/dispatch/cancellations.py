@@ -6,14 +6,16 @@ from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from django.db.models import Q
 
 from apps.core import canonical
 from apps.core.errors import Corrupt, InvalidInput
-from apps.dispatch.models import RESULTS, RunCancellationDispatch
-from apps.runs.models import ACTIVE_ATTEMPT, OPEN, Run, RunAttempt
+from apps.dispatch.models import RESULTS, EscapedProcesses, RunCancellationDispatch
+from apps.runs.machine import ATTEMPT_ENDED
+from apps.runs.models import ACTIVE_ATTEMPT, OPEN, Run, RunAttempt, RunEvent
 
 PAGE = 32
 MAX_PAGE = 128
@@ -166,3 +168,41 @@ def check(row: RunCancellationDispatch) -> None:
     )
     if not right:
         raise Corrupt
+
+
+def proofs(run_id: UUID) -> dict[UUID, dict[str, Any]]:
+    """By attempt, what its end says of its stop: cause, processes, took_ms, killed, escaped (pid and start ticks)."""
+    ends = [f"attempt.{status}" for status in sorted(ATTEMPT_ENDED)]
+    rows = RunEvent.objects.filter(run_id=run_id, type__in=ends, attempt_id__isnull=False)
+    return {
+        attempt_id: {"cause": payload.get("cause"), **payload["stopped"]}
+        for attempt_id, payload in rows.values_list("attempt_id", "payload")
+        if attempt_id is not None and "stopped" in payload
+    }
+
+
+@dataclass(frozen=True)
+class Stop:
+    """What is known of the stop of one attempt: its delivery, the proof of its end, the wish to kill who escaped."""
+
+    delivery: Record | None = None
+    proof: dict[str, Any] | None = None
+    kill: EscapedProcesses | None = None
+
+
+def stops(run_id: UUID) -> dict[UUID, Stop]:
+    """By attempt, for those of a run of whose stop there is something to say; three queries. Raises Corrupt."""
+    delivery = find(run_id)
+    known = proofs(run_id)
+    kills = {
+        row.attempt_id: row for row in EscapedProcesses.objects.filter(run_id=run_id, pk__in=list(known))
+    }
+    attempts = {*known, *([delivery.attempt_id] if delivery else [])}
+    return {
+        pk: Stop(
+            delivery if delivery is not None and delivery.attempt_id == pk else None,
+            known.get(pk),
+            kills.get(pk),
+        )
+        for pk in attempts
+    }

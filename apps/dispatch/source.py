@@ -17,7 +17,7 @@ from apps.artifacts.facts import ArtifactFileError
 from apps.core import clock, node
 from apps.core.errors import Busy
 from apps.dispatch import carried as carrying
-from apps.dispatch import launching, stopping
+from apps.dispatch import escaped, launching, stopping
 from apps.dispatch.cancellations import AttemptReference
 from apps.dispatch.carried import Carried
 from apps.dispatch.cleanup import Cleaner
@@ -30,6 +30,7 @@ from apps.dispatch.launching import LaunchRefused, Plan
 from apps.dispatch.loop import LEASE_MS, Loop
 from apps.dispatch.receipts import ReceiptInvalid, ReceiptStore
 from apps.dispatch.services import adoption, passes, receipts
+from apps.dispatch.services import escaped as escaped_service
 from apps.dispatch.services.completion import End
 from apps.dispatch.services.passes import Begun, Claimed, Ended, Failed, News, Prepared, Ready, Stored
 from apps.runs.models import Run, RunAttempt
@@ -40,6 +41,7 @@ STOP_CHECK_S = 0.5
 # Every start rings too; a stop that comes with many starts waits this long at most.
 STOP_PAUSE_S = 0.05
 RECONCILE_S = 60.0
+ESCAPED_CHECK_S = 2.0
 LAUNCHER_PAUSE_S = 5.0
 UNOBSERVED = "RECOVERY_PROCESS_EXITED_UNOBSERVED"
 INCOMPLETE = "RECOVERY_ATTEMPT_INCOMPLETE"
@@ -65,6 +67,7 @@ class RunSource:
         self._look_at_neighbours = False
         self._stops_at = 0.0
         self._reconcile_at = 0.0
+        self._escaped_at = 0.0
         self._paused_until = 0.0
         self._loop: Loop
 
@@ -109,6 +112,8 @@ class RunSource:
             self._stop_requested()
         if now >= self._reconcile_at:
             self._reconcile()
+        if now >= self._escaped_at:
+            self._kill_escaped()
         news = self._news(look)
         if not (news.room or news.consumed or news.leases()):
             return False
@@ -390,6 +395,13 @@ class RunSource:
             client.wake(handle)
             return "termination_requested"
         return client.request_stop(handle)
+
+    def _kill_escaped(self) -> None:
+        """Ends what outlived a stop on this node, where a person asked for it."""
+        self._escaped_at = time.monotonic() + ESCAPED_CHECK_S
+        for wish in escaped_service.waiting(node.node_id()):
+            outcome = escaped.kill(wish.processes, wish.boot_id)
+            escaped_service.settle(wish, outcome, self._loop.fence.worker_id)
 
     def _take_over(self) -> None:
         """Adopts what dead sessions of this node left, and watches each by its verified identity."""

@@ -11,7 +11,6 @@ from apps.core import clock, ids
 from apps.core.errors import Busy, DomainError
 from apps.dispatch import cancellations
 from apps.dispatch.cancellations import DONE, RETRYABLE, AttemptReference, Candidate, Position
-from apps.dispatch.errors import CancellationFenceRejected
 from apps.dispatch.services import cancellation
 from apps.dispatch.services.cancellation import Claim, Told, Wanted
 
@@ -125,8 +124,11 @@ def _record(owner: str, token: str, told: Sequence[Told], counts: Counts) -> lis
         return []
     try:
         cancellation.record(owner, token, told)
-    except CancellationFenceRejected:
+    except Busy:
+        raise
+    except DomainError as error:
         if len(told) == 1:
+            logger.error("the stop of run %s is not on record: %s", told[0].run_id, error.code)
             counts.failed += 1
             return []
         return [result for one in told for result in _record(owner, token, [one], counts)]

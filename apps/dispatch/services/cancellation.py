@@ -167,6 +167,15 @@ def record(owner: str, token: str, told: Sequence[Told]) -> dict[UUID, Record]:
     return {row.run_id: cancellations.record_of(row) for _version, row in settled}
 
 
+def send_again(row: RunCancellationDispatch) -> None:
+    """Makes a delivery that nobody has in hands due at once; the row is locked, the caller tells why."""
+    cancellations.check(row)
+    before = row.version
+    row.status, row.version = "pending", before + 1
+    row.next_attempt_at = row.updated_at = clock.now()
+    _update([(before, row)])
+
+
 def _eligible(run: Run, attempt: RunAttempt, item: Wanted) -> bool:
     return (
         run.execution_owner == "runtime"

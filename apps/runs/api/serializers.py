@@ -11,6 +11,8 @@ from rest_framework import serializers
 
 from apps.access.endpoints import ActorSerializer, MomentField, ReferenceSerializer, StrictSerializer
 from apps.core import clock
+from apps.dispatch.models import RESULTS, RunCancellationDispatch
+from apps.dispatch.services.stop_decision import DECISIONS, MAX_REASON
 from apps.runs.models import (
     CancelReason,
     MissedCause,
@@ -65,8 +67,52 @@ _MOMENTS = (
 )  # fmt: skip
 
 
+class DeliverySerializer(StrictSerializer):
+    """How far the delivery of a stop has come; a `blocked` one waits for a decision (`/stop/resolve`)."""
+
+    status = serializers.ChoiceField(choices=RunCancellationDispatch.Status.values)
+    result = serializers.ChoiceField(source="last_result", choices=RESULTS, allow_null=True)
+    count = serializers.IntegerField(source="dispatch_count")
+    next_attempt_at = MomentField(allow_null=True)
+    last_dispatched_at = MomentField(allow_null=True)
+
+
+class EscapedSerializer(StrictSerializer):
+    """A process by its identity: a pid alone may come to mean another one."""
+
+    pid = serializers.IntegerField()
+    start_ticks = serializers.IntegerField()
+
+
+class ProofSerializer(StrictSerializer):
+    """How a process tree ended: `took_ms` from TERM to the last of them, `killed` where KILL was needed."""
+
+    cause = serializers.ChoiceField(choices=["stop", "deadline", "leftover"])
+    processes = serializers.IntegerField()
+    took_ms = serializers.IntegerField()
+    killed = serializers.BooleanField()
+    escaped = EscapedSerializer(many=True)
+
+
+class EscapedKillSerializer(StrictSerializer):
+    """A wish that what escaped is killed; `outcome` says by pid what came of it."""
+
+    requested_at = MomentField()
+    done_at = MomentField(allow_null=True)
+    processes = EscapedSerializer(many=True)
+    outcome = serializers.DictField(child=serializers.CharField(), allow_null=True)
+
+
+class AttemptStopSerializer(StrictSerializer):
+    """Of the stop of an attempt: its delivery, the proof of its end, the wish to kill what escaped."""
+
+    delivery = DeliverySerializer(allow_null=True)
+    proof = ProofSerializer(allow_null=True)
+    kill = EscapedKillSerializer(allow_null=True)
+
+
 class AttemptSerializer(StrictSerializer):
-    """One try of a run."""
+    """One try of a run. `stop` is null where nothing of it was stopped."""
 
     id = serializers.UUIDField()
     attempt = serializers.IntegerField()
@@ -82,6 +128,7 @@ class AttemptSerializer(StrictSerializer):
     exit_code = serializers.IntegerField(allow_null=True)
     error_code = serializers.CharField(allow_null=True)
     error_summary = serializers.CharField(allow_null=True)
+    stop = AttemptStopSerializer(allow_null=True)
 
 
 class AttemptListSerializer(StrictSerializer):
@@ -148,6 +195,13 @@ class StopSerializer(StrictSerializer):
     """Why somebody stops a run."""
 
     note = serializers.CharField(required=False, allow_blank=True, max_length=200, trim_whitespace=False)
+
+
+class ResolveStopSerializer(StrictSerializer):
+    """What a person decides about a stop that did not reach its process, and why."""
+
+    decision = serializers.ChoiceField(choices=DECISIONS)
+    reason = serializers.CharField(min_length=1, max_length=MAX_REASON)
 
 
 def represent(run: Run, attempts: Mapping[UUID, RunAttempt], waiting_for: str | None) -> dict[str, Any]:

@@ -12,5 +12,7 @@ urlpatterns = [
     path("runs/<str:id>/attempts", views.Attempts.as_view()),
     path("runs/<str:id>/events", views.Events.as_view()),
     path("runs/<str:id>/stop", views.StopRun.as_view()),
+    path("runs/<str:id>/stop/resolve", views.ResolveStop.as_view()),
+    path("runs/<str:id>/stop/kill-escaped", views.KillEscaped.as_view()),
     path("runs/<str:id>/retry", views.RetryRun.as_view()),
 ]

@@ -25,12 +25,16 @@ from apps.access.endpoints import (
 )
 from apps.core import ids, pages
 from apps.core.errors import InvalidInput, NotFound
+from apps.dispatch import cancellations
 from apps.dispatch import queries as dispatch
+from apps.dispatch.services import escaped, stop_decision
 from apps.runs import queries, services
 from apps.runs.api.serializers import (
     AttemptListSerializer,
     AttemptSerializer,
+    EscapedKillSerializer,
     EventListSerializer,
+    ResolveStopSerializer,
     RunSerializer,
     SkipSerializer,
     StartSerializer,
@@ -131,8 +135,10 @@ class Attempts(RunEndpoint):
 
     @extend_schema(summary="List the attempts of a run", responses=AttemptListSerializer)
     def get(self, request: Request, id: str) -> Response:
-        items = AttemptSerializer(queries.attempts(self.run_id), many=True).data
-        return Response({"items": items})
+        found, stops = queries.attempts(self.run_id), cancellations.stops(self.run_id)
+        for attempt in found:
+            attempt.stop = stops.get(attempt.pk)  # type: ignore[attr-defined]
+        return Response({"items": AttemptSerializer(found, many=True).data})
 
 
 class Events(RunEndpoint):
@@ -173,6 +179,41 @@ class StopRun(RunEndpoint):
             raise RunEnded
         run = queries.get(self.run_id)
         return Response(show([run])[0], status=202 if result.outcome == "accepted" else 200)
+
+
+class ResolveStop(RunEndpoint):
+    """A person's way out of a stop that came to nothing; an addition to the contract."""
+
+    permissions = {"POST": "run.stop"}
+
+    @extend_schema(
+        summary="Decide about a stop that did not reach its process",
+        description="`verify` delivers it again; `lost` and `cancelled` say of a blocked one that nothing runs.",
+        request=ResolveStopSerializer,
+        responses=RunSerializer,
+    )
+    def post(self, request: Request, id: str) -> Response:
+        values = read_body(ResolveStopSerializer, request.data)
+        stop_decision.resolve(self.grant, self.run_id, values["decision"], values["reason"])
+        return Response(show([queries.get(self.run_id)])[0])
+
+
+class KillEscaped(RunEndpoint):
+    """Ends exactly the processes that outlived a stop; an addition to the contract."""
+
+    permissions = {"POST": "run.stop"}
+
+    @extend_schema(
+        summary="Kill the processes that outlived the stop of a run",
+        description="Only those that the attempt's `stop.proof.escaped` names, each by pid and start time.",
+        request=None,
+        responses={202: EscapedKillSerializer},
+    )
+    def post(self, request: Request, id: str) -> Response:
+        if request.data not in ({}, None):
+            raise InvalidInput("This call takes no body.")
+        wish = escaped.request_kill(self.grant, self.run_id)
+        return Response(EscapedKillSerializer(wish).data, status=202)
 
 
 class RetryRun(RunEndpoint):
