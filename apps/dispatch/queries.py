@@ -30,21 +30,22 @@ class Recoverable:
 
 
 def waiting_for(runs: Sequence[Run]) -> dict[UUID, str]:
-    """Why each queued run waits; one query, none where nothing is queued.
+    """Why each run waits; one query, none where nothing is queued.
 
     `place`: its task has none free. `worker`: nobody takes runs. `priority`: all slots are taken, and others may
-    come first. A run that is about to be taken is not in the answer.
+    come first. `retry`: it is tried again later. A run that is about to be taken is not in the answer.
     """
+    again = {run.pk: "retry" for run in runs if run.status == "retry_wait"}
     queued = [run for run in runs if run.status == "queued"]
     if not queued:
-        return {}
+        return again
     slots = [
         worker.available_slots
         for worker in Worker.objects.filter(status="online", lease_expires_at__gt=clock.now())
     ]
     reason = None if any(slots) else "priority" if slots else "worker"
     reasons = {run.pk: "place" if not run.holds_place else reason for run in queued}
-    return {pk: why for pk, why in reasons.items() if why is not None}
+    return again | {pk: why for pk, why in reasons.items() if why is not None}
 
 
 def page_workers(*, limit: int = pages.DEFAULT_LIMIT, cursor: str | None = None) -> Page[Worker]:

@@ -43,7 +43,7 @@ def for_run(run: Run, exit_code: int | None, tail: str, *, timeout_ms: int | Non
         return _(
             "Its time limit is %(time)s: raise it in the task, or look in the log for what took so long."
         ) % {"time": limit}
-    if run.status == "lost":
+    if words.worker_lost(run):
         return _(
             "The machine that ran it fell silent. Retry it once you know that it does no harm to run it twice."
         )

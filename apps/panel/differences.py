@@ -10,6 +10,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
+from apps.panel import retry_part
 from apps.panel.task_form import CONCURRENCY, KINDS, LANGUAGES, TaskForm
 
 CODE = {"source", "before", "after"}
@@ -28,6 +29,7 @@ _LABELS: tuple[tuple[str, Promise], ...] = (
     ("quota", _("Log kept, in MB")),
     ("concurrency", _("When it overlaps")),
     ("max_parallel", _("Runs at once")),
+    *retry_part.LABELS,
     ("priority", _("Priority")),
     ("labels", _("Labels")),
 )
@@ -35,6 +37,7 @@ _WORDS: dict[str, dict[str, Promise | str]] = {
     "kind": dict(KINDS),
     "language": dict(LANGUAGES),
     "concurrency": {value: word for value, word, _help in CONCURRENCY},
+    **retry_part.WORDS,
 }
 # What belongs to one kind of body or one rule of overlapping only.
 _ONLY_FOR = {

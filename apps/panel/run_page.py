@@ -68,7 +68,9 @@ class Story:
         """How often the page asks again; `0` when nothing can happen any more."""
         if self.run.ended:
             return "0"
-        return "2" if self.run.status in ("running", "lost") and self.stopping is None else "0.7"
+        return (
+            "2" if self.run.status in ("running", "lost", "retry_wait") and self.stopping is None else "0.7"
+        )
 
 
 def story(run: Run) -> Story:
@@ -88,7 +90,10 @@ def story(run: Run) -> Story:
         attempts=attempts,
         steps=timeline.tell(run, events, people),
         sentence=words.run_sentence(
-            run, exit_code=attempts[-1].exit_code if attempts else None, waiting_for=waits
+            run,
+            exit_code=attempts[-1].exit_code if attempts else None,
+            waiting_for=waits,
+            again_at=runs.next_attempts([run]).get(run.pk),
         ),
         starter=people.get(run.triggered_by_id, ""),
         waits=waits,

@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
 from apps.core.errors import InvalidInput
-from apps.panel import form_values
+from apps.panel import form_values, retry_part
 from apps.tasks.documents import RevisionView, TaskView
 from apps.tasks.execution import DEFAULT_GRACE_MS, DEFAULT_LOG_QUOTA, Body, Command, Script, Shell
 
@@ -35,12 +35,12 @@ CONCURRENCY: tuple[tuple[str, Promise, Promise], ...] = (
 )
 TEXTS = (
     "name", "slug", "description", "kind", "language", "source", "args", "argv", "shell", "work_dir", "before",
-    "after", "timeout", "grace", "quota", "concurrency", "max_parallel", "priority", "labels",
+    "after", "timeout", "grace", "quota", "concurrency", "max_parallel", "priority", "labels", *retry_part.TEXTS,
 )  # fmt: skip
 # Where the form shows a field of the API; the rest have the same name.
 SHOWN_AT = {
     "script": "source", "command": "argv", "timeout_ms": "timeout", "kill_grace_ms": "grace",
-    "log_quota_bytes": "quota",
+    "log_quota_bytes": "quota", "retry": "retry_attempts",
 }  # fmt: skip
 _BODY = {"script": "source", "command": "argv", "shell": "shell"}
 _LINE_BREAK = re.compile(r"\r\n?|\n")
@@ -114,6 +114,7 @@ class TaskForm:
             "concurrency": values["concurrency"] or None,
             "max_parallel": self._whole("max_parallel") if values["concurrency"] == "parallel" else 1,
             "priority": self._whole("priority"),
+            "retry": retry_part.read(values, self.errors),
             "labels": [label.strip() for label in re.split(r"[,，]", values["labels"]) if label.strip()],
         }
         if self.errors:
@@ -198,6 +199,7 @@ def _texts(view: TaskView | None) -> dict[str, str]:
     texts |= {
         "grace": form_values.unscaled(DEFAULT_GRACE_MS, 1000),
         "quota": form_values.unscaled(DEFAULT_LOG_QUOTA, _MEBIBYTE),
+        **retry_part.texts(view.task.retry if view else None),
     }
     if view is None:
         return texts

@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy, pgettext, pgettext_lazy
 
 from apps.core import clock
 from apps.runs.models import RunStatus, TriggerType
+from apps.runs.retries import FAILURE_EXHAUSTED
 
 STATUS_GROUPS: tuple[tuple[Promise, tuple[str, ...]], ...] = (
     (gettext_lazy("On the way"), ("queued", "dispatching", "running", "retry_wait", "waiting_approval")),
@@ -55,6 +56,7 @@ WAITS: dict[str, Promise] = {
     "worker": gettext_lazy("Waits for a worker with a free slot."),
     "labels": gettext_lazy("Waits for a worker with the wanted labels."),
     "priority": gettext_lazy("Waits for its turn."),
+    "retry": gettext_lazy("Waits to be tried again."),
 }
 
 
@@ -141,13 +143,17 @@ def size(count: int) -> str:
     raise AssertionError("unreachable")
 
 
-def run_sentence(run: Any, *, exit_code: int | None, waiting_for: str | None) -> str:
-    """What happened to a run or what it waits for, in one sentence."""
+def run_sentence(
+    run: Any, *, exit_code: int | None, waiting_for: str | None, again_at: datetime | None = None
+) -> str:
+    """What happened to a run or what it waits for (`again_at`: till when), in one sentence."""
     if run.cancel_requested_at and not run.ended:
         return _("Is being stopped.")
     took = duration(run.finished_at - run.started_at) if run.finished_at and run.started_at else ""
     match run.status:
-        case "queued" if waiting_for in WAITS:
+        case "retry_wait" if again_at is not None:
+            return _("Waits to be tried again, until %(time)s.") % {"time": exact(again_at)}
+        case "queued" | "retry_wait" if waiting_for in WAITS:
             return str(WAITS[waiting_for])
         case "created" | "queued":
             return _("Waits in the queue.")
@@ -163,8 +169,13 @@ def run_sentence(run: Any, *, exit_code: int | None, waiting_for: str | None) ->
             return _("Stopped after %(time)s.") % {"time": took}
         case "timed_out":
             return _("Stopped at its time limit, after %(time)s.") % {"time": took}
-        case "lost":
+        case "lost" | "failed" if worker_lost(run):
             return _("The worker was lost; how the run ended is not known.")
+        case "failed" if run.error_code == FAILURE_EXHAUSTED.code and exit_code is not None:
+            return _("Exit code %(code)d in the last of its attempts, after %(time)s.") % {
+                "code": exit_code,
+                "time": took,
+            }
         case "failed" if took and exit_code is not None:
             return _("Exit code %(code)d after %(time)s.") % {"code": exit_code, "time": took}
         case "failed" if run.started_at:
@@ -172,6 +183,11 @@ def run_sentence(run: Any, *, exit_code: int | None, waiting_for: str | None) ->
         case "failed":
             return _("Could not be started.")
     return state(run.status)
+
+
+def worker_lost(run: Any) -> bool:
+    """Whether the run's last attempt was lost, and nothing came after it."""
+    return run.status == "lost" or (run.error_code or "").startswith("RUN_LOST_RETRY_")
 
 
 _EVENTS: dict[str, Promise] = {
@@ -190,6 +206,9 @@ _EVENTS: dict[str, Promise] = {
     "run.cancel_dispatched": gettext_lazy("Stop delivered to the process"),
     "run.cancel_dispatch_failed": gettext_lazy("Stop could not be delivered; tried again soon"),
     "run.cancel_dispatch_blocked": gettext_lazy("Stop could not be delivered"),
+    "run.stop_resolved": gettext_lazy("A person decided about the stop"),
+    "run.escaped_kill_requested": gettext_lazy("Asked to kill what outlived the stop"),
+    "run.escaped_killed": gettext_lazy("What outlived the stop was looked after"),
     "run.dispatch_reclaimed": gettext_lazy("Taken again by a worker"),
     "run.dispatch_released": gettext_lazy("Given back by the worker"),
     "run.dispatch_adopted": gettext_lazy("Carried on by a new worker session"),
@@ -221,8 +240,9 @@ def event(kind: str, payload: dict[str, Any]) -> tuple[str, list[str]]:
     reason = payload.get("reason")
     if kind == "run.cancel_requested" and reason in CANCEL_REASONS:
         details.append(str(CANCEL_REASONS[reason]))
-    if payload.get("note"):
-        details.append(pgettext("quoted note", "“%s”") % payload["note"])
+    said = payload.get("note") or (reason if kind == "run.stop_resolved" else "")
+    if said:
+        details.append(pgettext("quoted note", "“%s”") % said)
     return str(_EVENTS.get(kind, kind)), details
 
 

@@ -21,6 +21,7 @@ from apps.core import canonical, clock, pages
 from apps.core.errors import DomainError, InvalidInput
 from apps.dispatch import queries as dispatch
 from apps.runs.models import ENDED, Run, Skip
+from apps.runs.queries import next_attempts
 from apps.tasks.models import Task
 from apps.triggers import planning
 from apps.triggers.due_words import Verdict, explain
@@ -183,6 +184,7 @@ class _Facts:
 
     runs: dict[str, Run]
     waiting: dict[UUID, str]
+    again: dict[UUID, datetime]
     skips: dict[UUID, list[Skip]]
     going: set[UUID]
     switches: list[Switch]
@@ -211,6 +213,7 @@ def _facts(task: Task, found: Sequence[_Due]) -> _Facts:
     return _Facts(
         runs,
         dispatch.waiting_for(list(runs.values())),
+        next_attempts(runs.values()),
         skips,
         set(going) if blocking else set(),
         list(switches.order_by("created_at")),
@@ -267,9 +270,12 @@ def _entry(due: _Due, verdict: Verdict, run: Run | None, skip: Skip | None, fact
     revision = due.revision
     by, since = _who(due, verdict, facts.switches)
     waiting_for = facts.waiting.get(run.pk) if run else None
+    again_at = facts.again.get(run.pk) if run else None
     change = special(rule_of(revision), due.at) if revision.kind == "cron" and not due.left_out else None
     blocked = skip is not None and skip.blocking_run_id in facts.going
-    sentence, action = explain(verdict, blocked=blocked, waiting_for=waiting_for, change=change)
+    sentence, action = explain(
+        verdict, blocked=blocked, waiting_for=waiting_for, again_at=again_at, change=change
+    )
     return Entry(
         due.at,
         due.at + planning.jitter(due.trigger_id, due.at, revision.jitter_ms),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.utils.functional import Promise
+from django.utils.timezone import localtime
 from django.utils.translation import gettext_lazy as _
 
 from apps.runs.models import Skip
@@ -23,6 +25,7 @@ _SAID: dict[tuple[str, str | None], tuple[str | Promise, str]] = {
     ("waits", "place"): (_("It waits: an earlier run of the task is still going."), "stop_blocking_run"),
     ("waits", "worker"): (_("It waits: no worker takes runs."), "add_worker"),
     ("waits", "priority"): (_("It waits: all slots are taken."), "add_worker"),
+    ("waits", "retry"): (_("It waits to be tried again."), "open_run"),
     ("skipped", "concurrency_skipped"): (
         _("It was skipped: an earlier run was still going, and the task skips starts meanwhile."),
         "change_concurrency",
@@ -46,6 +49,7 @@ _SAID: dict[tuple[str, str | None], tuple[str | Promise, str]] = {
     ("pending", None): (_("It is due at this moment."), "none"),
     ("unknown", None): (_("There is no record of it any more."), "start_now"),
 }
+_AGAIN_AT = _("It waits to be tried again, until %(time)s.")
 _MOVED = _("Its time did not exist that day, so it was due right behind the gap of the clocks.")
 _FIRST = _("The clocks showed this time twice that day; it was due once, the first time.")
 _STATUS = {
@@ -74,15 +78,22 @@ class Verdict:
 
 
 def explain(
-    verdict: Verdict, *, blocked: bool = False, waiting_for: str | None = None, change: str | None = None
+    verdict: Verdict,
+    *,
+    blocked: bool = False,
+    waiting_for: str | None = None,
+    again_at: datetime | None = None,
+    change: str | None = None,
 ) -> tuple[str, str]:
     """The sentence, in the language in use, and the code of an action.
 
-    `blocked`: the run that was in the way is still going.
+    `blocked`: the run that was in the way is still going. `again_at`: till when it waits for its next attempt.
     """
     reason = waiting_for if verdict.status == "waits" else verdict.reason
     found: Any = _SAID.get((verdict.status, reason)) or _SAID[verdict.status, None]
     sentence, action = str(found[0]), str(found[1])
+    if again_at is not None:
+        sentence = str(_AGAIN_AT) % {"time": localtime(again_at).strftime("%Y-%m-%d %H:%M:%S")}
     if action == "change_concurrency" and blocked:
         action = "stop_blocking_run"
     if change == "moved":

@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from apps.core.errors import InvalidInput, VersionConflict
-from apps.panel import differences, form_values, queries
+from apps.panel import differences, form_values, queries, retry_part
 from apps.panel.page import Page
 from apps.panel.task_form import CONCURRENCY, KINDS, LANGUAGES, TaskForm
 from apps.panel.trigger_form import BY_HAND, MANUAL, TriggerForm
@@ -44,7 +44,13 @@ class TaskFormPage(Page):
     def form_page(self, form: TaskForm, *, status: int = 200, **context: Any) -> HttpResponse:
         """The form with what is in it."""
         return self.show(
-            status, form=form, kinds=KINDS, languages=LANGUAGES, concurrency=CONCURRENCY, **context
+            status,
+            form=form,
+            kinds=KINDS,
+            languages=LANGUAGES,
+            concurrency=CONCURRENCY,
+            safeties=retry_part.SAFETIES,
+            **context,
         )
 
     def saved(self, task: Task) -> HttpResponse:

@@ -28,7 +28,8 @@ from apps.runs.services.start import PRIORITY_BOUND
 
 
 class RunSerializer(StrictSerializer):
-    """One start of a task. `waiting_for` says why a queued run waits: place, worker, labels or priority."""
+    """One start of a task. `waiting_for` says why a run waits: place, worker, labels, priority
+    or retry; `next_attempt_at` till when it waits to be tried again."""
 
     id = serializers.UUIDField()
     project = ReferenceSerializer()
@@ -55,6 +56,7 @@ class RunSerializer(StrictSerializer):
     error_code = serializers.CharField(allow_null=True)
     error_summary = serializers.CharField(allow_null=True)
     attempt_count = serializers.IntegerField()
+    next_attempt_at = MomentField(allow_null=True)
     waiting_for = serializers.CharField(allow_null=True)
 
 
@@ -204,7 +206,12 @@ class ResolveStopSerializer(StrictSerializer):
     reason = serializers.CharField(min_length=1, max_length=MAX_REASON)
 
 
-def represent(run: Run, attempts: Mapping[UUID, RunAttempt], waiting_for: str | None) -> dict[str, Any]:
+def represent(
+    run: Run,
+    attempts: Mapping[UUID, RunAttempt],
+    waiting_for: str | None,
+    next_attempt_at: datetime | None = None,
+) -> dict[str, Any]:
     """A run as the API shows it; written out, since a page of serializers costs more than its queries."""
     attempt = attempts.get(run.pk)
     key = run.idempotency_key
@@ -222,6 +229,7 @@ def represent(run: Run, attempts: Mapping[UUID, RunAttempt], waiting_for: str | 
         **{name: _moment(getattr(run, name)) for name in _MOMENTS},
         "exit_code": attempt.exit_code if attempt else None,
         "attempt_count": attempt.attempt if attempt else 0,
+        "next_attempt_at": _moment(next_attempt_at),
         "waiting_for": waiting_for,
     }
 

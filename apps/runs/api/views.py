@@ -254,8 +254,8 @@ class Skips(ProjectEndpoint):
 def show(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Runs as the API shows them, with a constant number of queries."""
     attempts = queries.latest_attempts([run.pk for run in runs])
-    waiting = dispatch.waiting_for(runs)
-    return [represent(run, attempts, waiting.get(run.pk)) for run in runs]
+    waiting, again = dispatch.waiting_for(runs), queries.next_attempts(runs)
+    return [represent(run, attempts, waiting.get(run.pk), again.get(run.pk)) for run in runs]
 
 
 def _started(result: Started | Skipped) -> Response:
