@@ -135,7 +135,7 @@ def test_the_proof_of_a_stop_is_told() -> None:
         )
         assert said == ["3 processes were told to end", "KILL was not needed", "all gone after 12 ms"]
         said = timeline.stop_proof(
-            {"stopped": {"processes": 1, "took_ms": 5, "killed": True, "escaped": [7, 8]}}
+            {"stopped": {"processes": 1, "took_ms": 5, "killed": True, "escaped": [{"pid": 7}, {"pid": 8}]}}
         )
         assert said == ["1 process was told to end", "KILL was needed", "still there: process 7, 8"]
         assert timeline.stop_proof({}) == timeline.stop_proof({"stopped": "x"}) == []

@@ -19,7 +19,7 @@ from apps.projects import policy
 from apps.projects.policy import Grant
 from apps.runs.errors import RunEnded, RunNotFound
 from apps.runs.machine import Change
-from apps.runs.models import Run, RunAttempt
+from apps.runs.models import ACTIVE_ATTEMPT, Run, RunAttempt
 from apps.runs.services import cancel, places, writes
 
 DECISIONS = ("verify", "lost", "cancelled")
@@ -53,6 +53,8 @@ def resolve(grant: Grant, run_id: UUID, decision: str, reason: str) -> Run:
     if row is None or row.status not in (_SENT_AGAIN if decision == "verify" else ("blocked",)):
         raise StopNotOpen
     attempt = RunAttempt.objects.get(pk=row.attempt_id)
+    if attempt.status not in ACTIVE_ATTEMPT:
+        raise StopNotOpen
     change = Change(run, attempt)
     actor = Actor(grant.actor.type, grant.actor.id)
     told = {"attempt_id": str(attempt.pk), "decision": decision, "reason": reason}

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 
 from apps.artifacts.services import LogPart, read_log, stream_log
 from apps.core.errors import DomainError, NotFound
-from apps.panel import run_page, terminal, words
+from apps.panel import run_page, stop_part, terminal, words
 from apps.panel.page import Action, Page
 from apps.panel.views.tasks import once_key
 from apps.projects.models import Project
@@ -47,6 +47,7 @@ class ShowRun(RunPage):
             "run": found,
             "title": found.task_name,
             "story": story,
+            "stop": stop_part.of(story),
             "attempt": story.attempt,
             "state_word": words.state(found.status),
             "may_read": self.may("artifact.read"),
