@@ -21,7 +21,7 @@ ACTS: dict[str, Promise] = {
     "run.retried": pgettext_lazy("audit", "retried a run"),
     "run.stop_requested": pgettext_lazy("audit", "asked a run to stop"),
     "run.stop_resolved": pgettext_lazy("audit", "decided about a stop that came to nothing"),
-    "run.escaped_kill_requested": pgettext_lazy("audit", "had processes killed that outlived a stop"),
+    "run.escaped_kill_requested": pgettext_lazy("audit", "had processes ended that outlived a stop"),
     "session.started": pgettext_lazy("audit", "signed in"),
     "session.ended": pgettext_lazy("audit", "signed out"),
     "subject.disabled": pgettext_lazy("audit", "disabled an identity"),

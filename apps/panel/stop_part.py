@@ -20,11 +20,11 @@ WHY: dict[str, Promise] = {
     "invalid": gettext_lazy("what is on record of the process cannot be read"),
 }
 OUTCOMES: dict[str, Promise] = {
-    "killed": gettext_lazy("killed"),
+    "killed": gettext_lazy("was ended"),
     "already_gone": gettext_lazy("had ended already"),
     "identity_mismatch": gettext_lazy("is another process now, nothing was done to it"),
-    "refused": gettext_lazy("may not be killed by this worker"),
-    "still_there": gettext_lazy("killed, but the kernel still holds it"),
+    "refused": gettext_lazy("may not be ended by this worker"),
+    "still_there": gettext_lazy("was told to end, but the kernel still holds it"),
 }
 
 

@@ -207,7 +207,7 @@ _EVENTS: dict[str, Promise] = {
     "run.cancel_dispatch_failed": gettext_lazy("Stop could not be delivered; tried again soon"),
     "run.cancel_dispatch_blocked": gettext_lazy("Stop could not be delivered"),
     "run.stop_resolved": gettext_lazy("A person decided about the stop"),
-    "run.escaped_kill_requested": gettext_lazy("Asked to kill what outlived the stop"),
+    "run.escaped_kill_requested": gettext_lazy("Asked to end what outlived the stop"),
     "run.escaped_killed": gettext_lazy("What outlived the stop was looked after"),
     "run.dispatch_reclaimed": gettext_lazy("Taken again by a worker"),
     "run.dispatch_released": gettext_lazy("Given back by the worker"),

@@ -57,16 +57,16 @@ def test_who_outlived_a_stop_can_be_killed(time: Any) -> None:
     path, kill = f"/panel/runs/{run.pk}/", f"/panel/runs/{run.pk}/stop/kill-escaped/"
     html = ann.get(path).content.decode()
     assert "still there: process 4711, 4712" in html and "KILL was needed" in html
-    assert kill in html and "Kill these 2 processes" in html
+    assert kill in html and "End these 2 processes" in html
     assert kill not in eve.get(path).content.decode() and eve.post(kill).status_code == 403
     html = ann.post(kill, follow=True).content.decode()
-    assert "The worker was asked to kill what is left." in html and kill not in html
+    assert "The worker was asked to end what is left." in html and kill not in html
     from apps.dispatch.services import escaped
 
     (wish,) = escaped.waiting(kit.NODE)
     escaped.settle(wish, {"4711": "killed", "4712": "still_there"}, f"{kit.NODE}:1")
     html = ann.get(path).content.decode()
-    assert "process 4711: killed" in html and "process 4712: killed, but the kernel still holds it" in html
+    assert "process 4711: was ended" in html and "process 4712: was told to end, but the kernel still holds it" in html
 
 
 def test_a_clean_stop_is_told_with_its_proof(time: Any) -> None:

@@ -38,13 +38,13 @@ class ResolveStop(RunPage, Action):
 
 
 class KillEscaped(RunPage, Action):
-    """Has exactly the processes killed that outlived the stop."""
+    """Has exactly the processes ended that outlived the stop."""
 
     permissions = {"POST": "run.stop"}
 
     def act(self, run: UUID) -> HttpResponse:
         escaped.request_kill(self.grant, run)
-        self.say(_("The worker was asked to kill what is left."))
+        self.say(_("The worker was asked to end what is left."))
         return self.after(run=run)
 
     def after(self, **kwargs: Any) -> HttpResponse:
