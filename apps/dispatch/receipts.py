@@ -162,7 +162,7 @@ class Reservation:
 
 
 class ReceiptStore:
-    """The receipts under one absolute root; no call here lists a directory."""
+    """The receipts under one absolute root; only `left_reserved` lists a directory."""
 
     def __init__(self, root: str) -> None:
         if not root.startswith("/") or "\0" in root:
@@ -189,6 +189,20 @@ class ReceiptStore:
             reservation.discard()
             raise
         return reservation
+
+    def left_reserved(self, attempt_id: str) -> bool:
+        """Whether a reservation of the attempt is there, as a shim leaves it that is killed; looks through its folder.
+
+        True as well where that cannot be told.
+        """
+        shard, name = os.path.split(self._path(attempt_id))
+        start = f".{name.removesuffix('.json')}."
+        try:
+            return any(entry.startswith(start) for entry in os.listdir(shard))  # noqa: PTH208  - no pathlib in here
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
 
     def publish(self, receipt: Receipt) -> None:
         """Write a receipt without a reservation made before. Errors as in `Reservation.publish`."""

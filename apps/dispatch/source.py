@@ -17,7 +17,7 @@ from apps.artifacts.facts import ArtifactFileError
 from apps.core import clock, node
 from apps.core.errors import Busy
 from apps.dispatch import carried as carrying
-from apps.dispatch import escaped, launching, stopping
+from apps.dispatch import escaped, launching, predecessors, stopping
 from apps.dispatch.cancellations import AttemptReference
 from apps.dispatch.carried import Carried
 from apps.dispatch.cleanup import Cleaner
@@ -26,8 +26,10 @@ from apps.dispatch.launcher import client, files
 from apps.dispatch.launcher.client import Handle, Launcher, LauncherUnavailable
 from apps.dispatch.launcher.control import SPEC_BYTES_MAX
 from apps.dispatch.launcher.spec import SpecError
+from apps.dispatch.launcher.tree import boot_id
 from apps.dispatch.launching import LaunchRefused, Plan
 from apps.dispatch.loop import LEASE_MS, Loop
+from apps.dispatch.predecessors import Predecessor
 from apps.dispatch.receipts import ReceiptInvalid, ReceiptStore
 from apps.dispatch.services import adoption, passes, receipts
 from apps.dispatch.services import escaped as escaped_service
@@ -43,6 +45,7 @@ STOP_PAUSE_S = 0.05
 RECONCILE_S = 60.0
 ESCAPED_CHECK_S = 2.0
 LAUNCHER_PAUSE_S = 5.0
+PREDECESSOR_S = 0.5
 UNOBSERVED = "RECOVERY_PROCESS_EXITED_UNOBSERVED"
 INCOMPLETE = "RECOVERY_ATTEMPT_INCOMPLETE"
 BROKEN = "DISPATCH_BROKEN"
@@ -69,6 +72,9 @@ class RunSource:
         self._reconcile_at = 0.0
         self._escaped_at = 0.0
         self._paused_until = 0.0
+        # Attempts whose predecessors have not left this node yet.
+        self._behind: dict[UUID, list[Predecessor]] = {}
+        self._behind_at = 0.0
         self._loop: Loop
 
     def open(self, loop: Loop) -> None:
@@ -114,6 +120,8 @@ class RunSource:
             self._reconcile()
         if now >= self._escaped_at:
             self._kill_escaped()
+        if self._behind and now >= self._behind_at:
+            self._look_behind()
         news = self._news(look)
         if not (news.room or news.consumed or news.leases()):
             return False
@@ -197,7 +205,7 @@ class RunSource:
             # The end is there and cannot be read just now: the next pass tries again.
             logger.warning("a receipt could not be read: %s", type(error).__name__)
             return
-        if receipt is None and item.started_at is None and carrying.never_started(item.folder):
+        if receipt is None and item.started_at is None and self._never_started(item):
             item.unstarted = True
             news.unstarted.append(item.lease)
             return
@@ -210,6 +218,20 @@ class RunSource:
                 item.lease,
                 End(receipt, left.cause, left.output, left.has_output, left.output_code, left.proof),
             )
+        )
+
+    def _never_started(self, item: Carried) -> bool:
+        """Whether it is proven; the folder alone is no proof, since a script can make its own look like that.
+
+        A shim takes its reservation back when it ends without `go`, and leaves it only where it is killed. Of an
+        earlier boot the disk may have kept less than happened.
+        """
+        handle = item.handle
+        return (
+            handle is not None
+            and handle.boot_id == boot_id()
+            and carrying.never_started(item.folder)
+            and not self._receipts.left_reserved(str(item.lease.attempt_id))
         )
 
     def _act(self, news: News, stored: Stored) -> None:
@@ -250,7 +272,7 @@ class RunSource:
 
         The folder is made here: until the shim has its `go`, it says that nothing of the attempt has run.
         """
-        if not self._planner.knows(run) or (shim := self._warm(settled)) is None:
+        if attempt.attempt > 1 or not self._planner.knows(run) or (shim := self._warm(settled)) is None:
             return None
         try:
             plan = self._planner.plan(run, attempt, project, task)
@@ -319,7 +341,35 @@ class RunSource:
             logger.error("run %s cannot be prepared: %s", run.pk, type(error).__name__)
             item.failure = BROKEN
         else:
+            before = predecessors.of(attempt)
+            for predecessor in before:
+                predecessor.stop()
+            self._behind[attempt.pk] = before
+            self._start_when_alone(item)
+
+    def _start_when_alone(self, item: Carried) -> None:
+        """Starts an attempt once nothing of the lost ones before it is left on this node."""
+        attempt_id = item.lease.attempt_id
+        left = [before for before in self._behind.pop(attempt_id) if not before.gone()]
+        if left:
+            self._behind[attempt_id] = left
+        else:
             self._start(item)
+
+    def _look_behind(self) -> None:
+        """Those that wait for their predecessors: some may begin, some are not wanted any more."""
+        self._behind_at = time.monotonic() + PREDECESSOR_S
+        waiting = [self._carried[attempt_id] for attempt_id in self._behind]
+        unwanted = Run.objects.filter(
+            pk__in=[item.lease.run_id for item in waiting], cancel_requested_at__isnull=False
+        )
+        stopped = set(unwanted.values_list("pk", flat=True))
+        for item in waiting:
+            if item.lease.run_id in stopped:
+                item.failure = "stopped"
+                del self._behind[item.lease.attempt_id]
+            else:
+                self._start_when_alone(item)
 
     def _start(self, item: Carried) -> None:
         assert item.plan is not None
@@ -446,6 +496,7 @@ class RunSource:
 
     def _let_go(self, item: Carried) -> None:
         self._carried.pop(item.lease.attempt_id, None)
+        self._behind.pop(item.lease.attempt_id, None)
         self._unwatch(item)
 
     def _consume(self, item: Carried) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -12,7 +13,8 @@ import pytest
 
 from apps.dispatch.carried import never_started
 from apps.dispatch.launcher import files
-from apps.dispatch.launching import attempt_folder
+from apps.dispatch.launching import attempt_folder, receipts_root
+from apps.dispatch.receipts import ReceiptStore
 from apps.dispatch.source import RunSource
 from apps.runs import retries, services
 from apps.runs.models import Run, RunAttempt
@@ -253,6 +255,37 @@ def test_a_missing_folder_proves_nothing(home: Home) -> None:
     wait(lambda: never_started(folder), "the folder that says so")
     folder.rmdir()
     home.session(slots=1)
+    found = runs.fresh(run)
+    assert (found.status, found.error_code) == ("lost", "RECOVERY_ATTEMPT_INCOMPLETE")
+
+
+def test_a_script_cannot_make_its_run_look_as_if_it_had_never_started(kit: Kit) -> None:
+    """Its folder is its own; what its killed shim left among the receipts is not."""
+    live = kit.launch('chmod 1700 "$TMPDIR"; kill -9 $PPID').go()
+    until(lambda: not alive(live.wait("ready").pid), "the end of the shim")
+    assert never_started(Path(live.spec.attempt_dir))
+    store = ReceiptStore(live.spec.receipts_root)
+    assert store.left_reserved(live.spec.attempt_id)
+    other = kit.launch("exit 0")
+    other.wait("ready")
+    other.shim.close()
+    until(lambda: never_started(Path(other.spec.attempt_dir)), "the folder that says so")
+    assert not store.left_reserved(other.spec.attempt_id)
+
+
+@pytest.mark.parametrize("left", ["reservation", "boot"])
+def test_a_folder_alone_proves_nothing(home: Home, left: str) -> None:
+    """A shim that was killed may have let it go; of what was before a reboot the disk may know less than was."""
+    run = runs.run_of(runs.task(shell="exit 0"))
+    crash(home, "_go")
+    attempt = runs.attempt_of(run)
+    wait(lambda: never_started(attempt_folder(attempt)), "the folder that says so")
+    if left == "reservation":
+        ReceiptStore(str(receipts_root())).reserve(str(attempt.pk))
+        home.session(slots=1)
+    else:
+        with patch("apps.dispatch.source.boot_id", lambda: "another boot"):
+            home.session(slots=1)
     found = runs.fresh(run)
     assert (found.status, found.error_code) == ("lost", "RECOVERY_ATTEMPT_INCOMPLETE")
 
