@@ -10,7 +10,7 @@ from typing import Any
 from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation
 from django.db import DatabaseError, IntegrityError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
-from django.views import defaults
+from django.template.loader import render_to_string
 from rest_framework import exceptions
 
 from apps.core import db
@@ -153,20 +153,25 @@ def is_api(request: HttpRequest) -> bool:
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponseBase:
     """The project's handler400."""
     if not is_api(request):
-        return defaults.bad_request(request, exception)
+        return _page(request, 400)
     return of(TooLarge() if isinstance(exception, RequestDataTooBig) else InvalidInput())
 
 
 def forbidden(request: HttpRequest, exception: Exception) -> HttpResponseBase:
     """The project's handler403."""
-    return of(Forbidden()) if is_api(request) else defaults.permission_denied(request, exception)
+    return of(Forbidden()) if is_api(request) else _page(request, 403)
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponseBase:
     """The project's handler404: an unknown route looks like an unknown id."""
-    return of(NotFound()) if is_api(request) else defaults.page_not_found(request, exception)
+    return of(NotFound()) if is_api(request) else _page(request, 404)
 
 
 def server_error(request: HttpRequest) -> HttpResponseBase:
     """The project's handler500: says nothing about what happened."""
-    return of(DomainError()) if is_api(request) else defaults.server_error(request)
+    return of(DomainError()) if is_api(request) else _page(None, 500)
+
+
+def _page(request: HttpRequest | None, status: int) -> HttpResponse:
+    """An error page. Django's own handlers read the form once more, and fall over one that cannot be read."""
+    return HttpResponse(render_to_string(f"{status}.html", request=request), status=status)

@@ -82,6 +82,18 @@ def test_a_body_without_a_length_is_not_an_empty_one() -> None:
     shape(answer, 411, "length_required")
 
 
+@pytest.mark.parametrize("body", ["a=1", "&".join(f"a{number}=1" for number in range(2_000))])
+@pytest.mark.parametrize("path", ["/panel/login/", "/panel/", "/else"])
+def test_a_form_that_cannot_be_read_is_an_answer_all_the_same(path: str, body: str) -> None:
+    """The page that says so must not read it once more."""
+    kind = "application/x-www-form-urlencoded" + ("; charset=latin-1" if body == "a=1" else "")
+    client = Client(enforce_csrf_checks=True)
+    client.get("/panel/login/")  # whoever has no cookie is refused before anybody reads the form
+    answer = client.post(path, body, content_type=kind)
+    assert answer.status_code == (404 if path == "/else" else 400)
+    assert "script-src" in answer["Content-Security-Policy"]
+
+
 def test_nul_in_paths_and_queries() -> None:
     caller = api(member("owner"))
     shape(caller("GET", "projects/a%00b"), 404, "not_found")
