@@ -161,6 +161,14 @@ def test_scope_and_limit_bind_a_cursor() -> None:
             page(cursor, **options)
 
 
+@pytest.mark.parametrize("letter", ["x", "长", "😀", "\x7f"])
+def test_the_longest_name_fits_into_an_address(letter: str) -> None:
+    name = letter * 255
+    cursor = pages.encode("panel.tasks", "0" * 64, [name, "0" * 36])
+    assert len(cursor) < pages.MAX_CURSOR
+    assert pages.decode(cursor, "panel.tasks", "0" * 64, [Key("name"), Key("id")])[0] == name
+
+
 def test_keys_rotate(settings: Any) -> None:
     old = settings.SECRET_KEY
     cursor = pages.encode("jobs", "s", ["x"])
