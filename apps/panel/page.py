@@ -190,6 +190,12 @@ class Action(Page):
         return self.back("panel:index")
 
 
+def refuse_nul_in_form(request: HttpRequest) -> None:
+    """For forms whose fields nobody types into; raises InvalidInput."""
+    if any("\0" in text for _name, texts in request.POST.lists() for text in texts):
+        raise InvalidInput
+
+
 def _refuse_nul(request: HttpRequest, kwargs: Mapping[str, Any]) -> None:
     """Neither database takes U+0000 in a text; forms have rules of their own that name the field."""
     if any(isinstance(text, str) and "\0" in text for text in kwargs.values()):

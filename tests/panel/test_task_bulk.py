@@ -10,7 +10,7 @@ from django.test import Client
 from apps.access.models import User
 from apps.panel import bulk
 from apps.runs.models import Run
-from apps.tasks.models import Task
+from apps.tasks.models import Batch, Task
 from tests.panel.kit import a_run, a_task, browser
 from tests.people import member, project
 
@@ -111,3 +111,14 @@ def test_bad_input_changes_nothing(owner: User, client: Client, sent: dict[str, 
     assert answer.status_code in (302, 404)
     task.refresh_from_db()
     assert task.version == 1
+
+
+@pytest.mark.parametrize("field", ["value", "search", "show", "once"])
+@pytest.mark.parametrize("more", [{}, {"all": "1"}, {"all": "1", "sure": "1"}])
+def test_a_text_that_no_database_keeps_is_refused(
+    owner: User, client: Client, field: str, more: dict[str, str]
+) -> None:
+    task = a_task(owner)
+    sent = {"do": "label", "value": "x", "task": [str(task.pk)], **more, field: "a\0b"}
+    assert client.post(BULK, sent).status_code == 400
+    assert not Batch.objects.exists()

@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from apps.core import ids
 from apps.core.errors import InvalidInput, NotFound
 from apps.panel import bulk, task_list
-from apps.panel.page import Action, Page, safe_next
+from apps.panel.page import Action, Page, refuse_nul_in_form, safe_next
 from apps.panel.views.tasks import look
 from apps.tasks import batches, saved_views
 from apps.tasks.batches import BatchWish
@@ -30,6 +30,7 @@ class Bulk(Page):
     section = "tasks"
 
     def post(self, request: HttpRequest, p: str) -> HttpResponse:
+        refuse_nul_in_form(request)
         post = request.POST
         action = bulk.ACTIONS.get(post.get("do", ""))
         if action is None:
