@@ -263,6 +263,14 @@ class TestPreview:
         ):
             assert owner("POST", self.PATH, body).status_code == 400, body
 
+    @pytest.mark.parametrize(
+        "name", ["posix/Europe/Berlin", "right/UTC", "localtime", "posixrules", "Factory", "../Europe/Berlin"]
+    )
+    def test_what_lies_beside_the_zones_is_none(self, owner: Api, name: str) -> None:
+        """Another machine would not know it, or take leap seconds for an offset."""
+        for field in ("timezone", "viewer_timezone"):
+            assert owner("POST", self.PATH, {"schedule": "0 3 * * *", field: name}).status_code == 400
+
     def test_often(self, owner: Api) -> None:
         found = owner("POST", self.PATH, {"schedule": "*/10 * * * * *"}).json()
         sentences = {warning["code"]: warning["sentence"] for warning in found["warnings"]}
