@@ -13,7 +13,9 @@ from apps.runs import payloads
 from apps.runs.models import Run, Skip
 from apps.triggers import services
 from apps.triggers.api import hooks
+from apps.triggers.errors import HookNotFound, TriggerDisabled
 from apps.triggers.models import Trigger
+from apps.triggers.services import hooks as service
 from tests.runs.kit import grant, task
 from tests.triggers.kit import change, fresh, grants, made, records, task_switch
 
@@ -226,3 +228,20 @@ def test_the_address_is_shown_once(time: Any) -> None:
     assert body["url"] not in json.dumps(shown) and shown["signed"] is True
     renewed = owner("POST", f"{url}/{body['id']}/secret", None, If_Match='"1"').json()
     assert renewed["url"] != body["url"] and renewed["version"] == 2
+
+
+@pytest.mark.parametrize("over", ["renewed", "deleted", "disabled"])
+def test_what_ends_while_a_call_is_under_way_ends_it(over: str) -> None:
+    """Between the look-up and the lock: "dead at once" holds for calls that have come in already."""
+    made_in = task()
+    hook = made(made_in, "webhook")
+    found = service.find(str(hook.secret))
+    if over == "renewed":
+        services.renew_secret(*grants(), made_in.pk, hook.trigger.pk, 1)
+    elif over == "deleted":
+        services.delete_trigger(*grants(), made_in.pk, hook.trigger.pk, 1)
+    else:
+        change(hook.trigger, enabled=False)
+    with pytest.raises(TriggerDisabled if over == "disabled" else HookNotFound):
+        service.receive(found, service.Delivery(b""))
+    assert not Run.objects.exists()

@@ -88,8 +88,15 @@ def _start(trigger: Trigger, given: dict[str, Any], delivery_id: str | None) -> 
         idempotency_key=None if delivery_id is None else f"hook:{trigger.pk}:{delivery_id}",
         trigger_id=trigger.pk,
     )
+    # Behind the lock of the task, which a change of the trigger takes too: what it was found by may be over by now.
+    rows = Trigger.objects.filter(pk=trigger.pk, secret_digest=trigger.secret_digest)
+    found = rows.values_list("enabled", flat=True).first()
+    if found is None:
+        raise HookNotFound
+    if not found:
+        raise TriggerDisabled
     if isinstance(result, Started) and not result.replayed:
-        Trigger.objects.filter(pk=trigger.pk).update(last_fire_at=clock.now(), last_run_id=result.run.pk)
+        rows.update(last_fire_at=clock.now(), last_run_id=result.run.pk)
     return result
 
 
