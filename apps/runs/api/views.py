@@ -282,8 +282,10 @@ def moment(request: Request, name: str) -> datetime | None:
         # A plus sign in a query string arrives as a space.
         value = parse_datetime(text.replace(" ", "+"))
         if value is not None and value.tzinfo is not None:
-            # The first and the last day there are have no UTC in some time zones.
-            return value.astimezone(UTC)
+            value = value.astimezone(UTC)
+            # Nothing lies further off, and whoever reckons with it stays within what a calendar holds.
+            if 1900 <= value.year < 9990:
+                return value
     except (ValueError, OverflowError):
         pass
     raise InvalidInput.field(name, "A time like 2026-11-29T18:05:03Z.")
