@@ -1,0 +1,82 @@
+"""What lost attempts of a run may have left running on this node: the next one waits for its end (architecture.md §2).
+
+A lost attempt is one whose word does not count any more, not one whose script is known to be dead.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from apps.core import node
+from apps.dispatch.launcher import client
+from apps.dispatch.launcher.client import Handle
+from apps.dispatch.launcher.tree import boot_id, read_stat
+from apps.runs.models import RunAttempt
+
+_ENVIRONMENT_MAX = 1 << 20
+
+
+@dataclass(frozen=True)
+class Predecessor:
+    """An earlier attempt: its shim, and the variable that its processes carry."""
+
+    handle: Handle
+    mark: bytes
+
+    def stop(self) -> None:
+        """Asks its shim to end the tree, where it still is one: nobody waits for that script any more."""
+        client.request_stop(self.handle)
+
+    def gone(self) -> bool:
+        """Whether neither the shim nor anything of its tree is left on this node."""
+        if self.handle.boot_id != boot_id():
+            return True
+        return client.inspect(self.handle) != "running" and not any(map(self._started, _processes()))
+
+    def _started(self, pid: int) -> bool:
+        """Whether a process is of the shim's session, or carries the attempt's mark in a session of its own.
+
+        The number of a session is nobody else's while one process of it lives.
+        """
+        try:
+            return os.getsid(pid) == self.handle.pid or self.mark in _environment(pid)
+        except OSError:
+            return False
+
+
+def of(attempt: RunAttempt) -> list[Predecessor]:
+    """The lost attempts before this one that had begun on this node; no query for a first attempt."""
+    if attempt.attempt == 1:
+        return []
+    rows = RunAttempt.objects.filter(
+        run_id=attempt.run_id,
+        status="lost",
+        executor_handle__isnull=False,
+        worker_id__startswith=f"{node.node_id()}:",
+    )
+    found = []
+    for row in rows:
+        try:
+            handle = Handle.decode(row.executor_handle or "")
+        except ValueError:
+            continue
+        found.append(Predecessor(handle, f"\0RUN_FENCE={row.run_id}:{row.attempt}\0".encode()))
+    return found
+
+
+def _processes() -> Iterator[int]:
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            found = read_stat(int(entry.name))
+            if found is not None and found.state not in "ZX":
+                yield int(entry.name)
+
+
+def _environment(pid: int) -> bytes:
+    descriptor = os.open(f"/proc/{pid}/environ", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return b"\0" + os.read(descriptor, _ENVIRONMENT_MAX) + b"\0"
+    finally:
+        os.close(descriptor)
