@@ -6,15 +6,18 @@ A lost attempt is one whose word does not count any more, not one whose script i
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from uuid import UUID
 
 from apps.core import node
 from apps.dispatch.launcher import client
 from apps.dispatch.launcher.client import Handle
 from apps.dispatch.launcher.tree import boot_id, read_stat
-from apps.runs.models import RunAttempt
+from apps.runs.models import Run, RunAttempt
 
+PAUSE_S = 0.5
 _ENVIRONMENT_MAX = 1 << 20
 
 
@@ -64,6 +67,48 @@ def of(attempt: RunAttempt) -> list[Predecessor]:
             continue
         found.append(Predecessor(handle, f"\0RUN_FENCE={row.run_id}:{row.attempt}\0".encode()))
     return found
+
+
+class Waiting:
+    """Attempts of one session that may not begin yet."""
+
+    def __init__(self) -> None:
+        self._before: dict[UUID, tuple[UUID, list[Predecessor]]] = {}
+        self._look_at = 0.0
+
+    def waits(self, attempt: RunAttempt) -> bool:
+        """Whether it has to wait; then its predecessors are asked to end, and `look` tells when they have."""
+        before = [one for one in of(attempt) if not one.gone()]
+        for one in before:
+            one.stop()
+        if before:
+            self._before[attempt.pk] = (attempt.run_id, before)
+        return bool(before)
+
+    def look(self) -> tuple[list[UUID], list[UUID]]:
+        """Attempts that are alone on the node now, and those whose runs are to be stopped; every 0.5 s at most."""
+        now = time.monotonic()
+        if not self._before or now < self._look_at:
+            return [], []
+        self._look_at = now + PAUSE_S
+        runs = [run_id for run_id, _before in self._before.values()]
+        stopped = set(
+            Run.objects.filter(pk__in=runs, cancel_requested_at__isnull=False).values_list("pk", flat=True)
+        )
+        unwanted = [pk for pk, (run_id, _before) in self._before.items() if run_id in stopped]
+        for attempt_id in unwanted:
+            del self._before[attempt_id]
+        alone = [pk for pk, (_run_id, before) in self._before.items() if all(one.gone() for one in before)]
+        for attempt_id in alone:
+            del self._before[attempt_id]
+        return alone, unwanted
+
+    def forget(self, attempt_id: UUID) -> None:
+        """It is no longer this session's."""
+        self._before.pop(attempt_id, None)
+
+    def __len__(self) -> int:
+        return len(self._before)
 
 
 def _processes() -> Iterator[int]:

@@ -17,7 +17,7 @@ from apps.artifacts.facts import ArtifactFileError
 from apps.core import clock, node
 from apps.core.errors import Busy
 from apps.dispatch import carried as carrying
-from apps.dispatch import escaped, launching, predecessors, stopping
+from apps.dispatch import escaped, launching, stopping
 from apps.dispatch.cancellations import AttemptReference
 from apps.dispatch.carried import Carried
 from apps.dispatch.cleanup import Cleaner
@@ -29,7 +29,7 @@ from apps.dispatch.launcher.spec import SpecError
 from apps.dispatch.launcher.tree import boot_id
 from apps.dispatch.launching import LaunchRefused, Plan
 from apps.dispatch.loop import LEASE_MS, Loop
-from apps.dispatch.predecessors import Predecessor
+from apps.dispatch.predecessors import Waiting
 from apps.dispatch.receipts import ReceiptInvalid, ReceiptStore
 from apps.dispatch.services import adoption, passes, receipts
 from apps.dispatch.services import escaped as escaped_service
@@ -45,7 +45,6 @@ STOP_PAUSE_S = 0.05
 RECONCILE_S = 60.0
 ESCAPED_CHECK_S = 2.0
 LAUNCHER_PAUSE_S = 5.0
-PREDECESSOR_S = 0.5
 UNOBSERVED = "RECOVERY_PROCESS_EXITED_UNOBSERVED"
 INCOMPLETE = "RECOVERY_ATTEMPT_INCOMPLETE"
 BROKEN = "DISPATCH_BROKEN"
@@ -72,9 +71,7 @@ class RunSource:
         self._reconcile_at = 0.0
         self._escaped_at = 0.0
         self._paused_until = 0.0
-        # Attempts whose predecessors have not left this node yet.
-        self._behind: dict[UUID, list[Predecessor]] = {}
-        self._behind_at = 0.0
+        self._behind = Waiting()
         self._loop: Loop
 
     def open(self, loop: Loop) -> None:
@@ -120,8 +117,7 @@ class RunSource:
             self._reconcile()
         if now >= self._escaped_at:
             self._kill_escaped()
-        if self._behind and now >= self._behind_at:
-            self._look_behind()
+        self._start_alone()
         news = self._news(look)
         if not (news.room or news.consumed or news.leases()):
             return False
@@ -341,35 +337,16 @@ class RunSource:
             logger.error("run %s cannot be prepared: %s", run.pk, type(error).__name__)
             item.failure = BROKEN
         else:
-            before = predecessors.of(attempt)
-            for predecessor in before:
-                predecessor.stop()
-            self._behind[attempt.pk] = before
-            self._start_when_alone(item)
+            if not self._behind.waits(attempt):
+                self._start(item)
 
-    def _start_when_alone(self, item: Carried) -> None:
-        """Starts an attempt once nothing of the lost ones before it is left on this node."""
-        attempt_id = item.lease.attempt_id
-        left = [before for before in self._behind.pop(attempt_id) if not before.gone()]
-        if left:
-            self._behind[attempt_id] = left
-        else:
-            self._start(item)
-
-    def _look_behind(self) -> None:
-        """Those that wait for their predecessors: some may begin, some are not wanted any more."""
-        self._behind_at = time.monotonic() + PREDECESSOR_S
-        waiting = [self._carried[attempt_id] for attempt_id in self._behind]
-        unwanted = Run.objects.filter(
-            pk__in=[item.lease.run_id for item in waiting], cancel_requested_at__isnull=False
-        )
-        stopped = set(unwanted.values_list("pk", flat=True))
-        for item in waiting:
-            if item.lease.run_id in stopped:
-                item.failure = "stopped"
-                del self._behind[item.lease.attempt_id]
-            else:
-                self._start_when_alone(item)
+    def _start_alone(self) -> None:
+        """Those that waited for lost attempts before them: some may begin, some are not wanted any more."""
+        alone, unwanted = self._behind.look()
+        for attempt_id in alone:
+            self._start(self._carried[attempt_id])
+        for attempt_id in unwanted:
+            self._carried[attempt_id].failure = "stopped"
 
     def _start(self, item: Carried) -> None:
         assert item.plan is not None
@@ -496,7 +473,7 @@ class RunSource:
 
     def _let_go(self, item: Carried) -> None:
         self._carried.pop(item.lease.attempt_id, None)
-        self._behind.pop(item.lease.attempt_id, None)
+        self._behind.forget(item.lease.attempt_id)
         self._unwatch(item)
 
     def _consume(self, item: Carried) -> None:
