@@ -203,6 +203,13 @@ for (const box of document.querySelectorAll("[data-reveal]")) {
 }
 for (const select of document.querySelectorAll("select[data-submit], input[data-submit]")) select.addEventListener("change", () => select.form.requestSubmit());
 
+// On a phone the open tab may lie outside its strip.
+for (const open of document.querySelectorAll(":is(.ql-tabs, .ql-filters) [aria-current]")) {
+  const strip = open.closest(".ql-tabs, .ql-filters");
+  const [inner, outer] = [open.getBoundingClientRect(), strip.getBoundingClientRect()];
+  strip.scrollLeft += inner.left + inner.width / 2 - (outer.left + outer.width / 2);
+}
+
 // Tabs that show one of several parts of the page; without script all parts stand one below the other.
 for (const list of document.querySelectorAll("[data-tabs]")) {
   const tabs = [...list.querySelectorAll("[role=tab]")];

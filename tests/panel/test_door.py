@@ -123,7 +123,12 @@ def test_a_bad_password_keeps_the_link_and_says_why() -> None:
     made = issued()
     client = browser()
     answer = client.post("/setup", {"token": link(made), "username": "ann", "password": "short"})
-    assert answer.status_code == 400 and "too short" in answer.content.decode()
+    html = answer.content.decode()
+    assert answer.status_code == 400 and "too short" in html
+    assert f'action="/setup?token={link(made)}"' in html
+    client.post("/i18n", {"language": "zh-hans", "next": LOGIN})
+    again = client.post("/setup", {"token": link(made), "username": "ann", "password": "short"})
+    assert "密码太短" in again.content.decode() and "too short" not in again.content.decode()
     assert not User.objects.exists()
     assert (
         client.post("/setup", {"token": link(made), "username": "ann", "password": PASSWORD}).status_code

@@ -197,7 +197,10 @@ def test_why_tells_each_due_time_and_folds_long_rows(
     html = client.get(f"{P}/task/{task.slug}/why/").content.decode()
     assert "18 times" in html
     assert "The task was disabled." in html and "ann" in html and "/enable/" in html
+    assert "Enable the task" in html
     client.post(f"{P}/task/{task.slug}/enable/")
+    again = client.get(f"{P}/task/{task.slug}/why/").content.decode()
+    assert "The task was disabled." in again and "Enable the task" not in again
     quiet = client.get(
         f"{P}/task/{task.slug}/why/?since=2020-01-01T00:00&until=2020-01-02T00:00"
     ).content.decode()
@@ -212,6 +215,17 @@ def test_why_tells_each_due_time_and_folds_long_rows(
     found = client.get(f"{P}/skips/?task={task.name}&hours=168")
     assert found.headers["Location"] == f"{P}/task/{task.slug}/why/?hours=168"
     assert "There is no such task." in client.get(f"{P}/skips/?task=nothing").content.decode()
+
+
+def test_why_offers_to_enable_a_trigger_only_while_it_is_off(time: Time, client: Client, task: Task) -> None:
+    client.post(f"{P}/task/{task.slug}/triggers/new/", rule(t_schedule="0 * * * *", t_timezone="UTC"))
+    trigger = Trigger.objects.get()
+    client.post(f"{P}/task/{task.slug}/triggers/{trigger.pk}/disable/")
+    time.advance(2 * 3_600_000)
+    assert "Enable the trigger" in client.get(f"{P}/task/{task.slug}/why/").content.decode()
+    client.post(f"{P}/task/{task.slug}/triggers/{trigger.pk}/enable/")
+    again = client.get(f"{P}/task/{task.slug}/why/").content.decode()
+    assert "The trigger was disabled." in again and "Enable the trigger" not in again
 
 
 def test_examples_come_with_one_click_and_go_together(owner: User, client: Client) -> None:

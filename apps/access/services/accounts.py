@@ -9,6 +9,7 @@ from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext_lazy
 
 from apps.access.backends import PROVIDER
 from apps.access.errors import UsernameTaken
@@ -25,6 +26,12 @@ from apps.projects.services import claim_owner_bootstrap
 
 MAX_PASSWORD = 1024
 SETUP = "setup"
+
+# Django says this, and has no Chinese for it: named here, our catalogue holds it.
+_TOO_SHORT = ngettext_lazy(
+    "This password is too short. It must contain at least %d character.",
+    "This password is too short. It must contain at least %d characters.",
+)
 
 
 def setup_first_account(challenge_id: str, token: str, username: str, password: str) -> User:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from urllib.parse import urlencode
+from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
@@ -25,6 +26,7 @@ from apps.runs import queries as runs
 from apps.tasks import queries as tasks
 from apps.tasks.models import Task
 from apps.triggers import due
+from apps.triggers.models import Trigger
 
 SPANS: tuple[tuple[int, Promise], ...] = (
     (24, gettext_lazy("24 hours")),
@@ -120,12 +122,13 @@ class WhyOfTask(TaskTab):
         cursor = request.GET.get("cursor")
         found = due.timeline(task, since=span.since, until=span.until, limit=_LIMIT, cursor=cursor)
         people = queries.names(entry.by[1] for entry in found.items if entry.by)
+        off = _switched_off(task, found.items)
         told = [
             Told(
                 entry,
                 *LOOKS.get(entry.status, LOOKS["unknown"]),
                 people.get(entry.by[1], "") if entry.by else "",
-                self.help(task, entry),
+                self.help(task, entry, off),
             )
             for entry in found.items
         ]
@@ -138,7 +141,7 @@ class WhyOfTask(TaskTab):
             answer=_answer(found.items) if not found.next_cursor and not cursor else "",
         )
 
-    def help(self, task: Task, entry: due.Entry) -> Help | None:
+    def help(self, task: Task, entry: due.Entry, off: Set[UUID]) -> Help | None:
         """What to press about a due time; None where nothing helps or the visitor may not."""
         p, t = self.project.slug, task.pk if task.archived_at else task.slug
         administrator = self.visitor.account.is_superuser
@@ -148,9 +151,9 @@ class WhyOfTask(TaskTab):
                 return Help(_("Open the run"), reverse("panel:run", args=[entry.run.pk]))
             case "stop_blocking_run" if entry.skip and entry.skip.blocking_run_id:
                 return Help(_("The run in the way"), reverse("panel:run", args=[entry.skip.blocking_run_id]))
-            case "enable_task" if self.may("task.update"):
+            case "enable_task" if self.may("task.update") and not task.enabled:
                 return Help(_("Enable the task"), reverse("panel:task-enable", args=[p, t]), posts=True)
-            case "enable_trigger" if self.may("task.update"):
+            case "enable_trigger" if self.may("task.update") and entry.trigger_id in off:
                 return Help(_("Enable the trigger"), f"{trigger}enable/", posts=True)
             case "start_now" if self.may("run.start") and task.enabled and not task.archived_at:
                 return Help(_("Run it now"), reverse("panel:task-run", args=[p, t]), posts=True)
@@ -197,6 +200,13 @@ class WhyOfProject(Page):
         )  # fmt: skip
 
 
+def _switched_off(task: Task, entries: Sequence[due.Entry]) -> Set[UUID]:
+    """Which triggers are still disabled, as far as the entries ask for it."""
+    if not any(entry.action == "enable_trigger" for entry in entries):
+        return frozenset()
+    return set(Trigger.objects.filter(task_id=task.pk, enabled=False).values_list("pk", flat=True))
+
+
 def _groups(told: Sequence[Told]) -> list[Group]:
     """Long rows of one outcome become one group; everything else stands alone."""
     found: list[Group] = []
@@ -220,8 +230,8 @@ def _answer(entries: Sequence[due.Entry]) -> str:
     count = len(past)
     times = ngettext("It was due %(n)d time.", "It was due %(n)d times.", count) % {"n": count}
     if not missing:
-        return _("%(times)s A run came of it each time.") % {"times": times}
-    rest = ngettext("%(n)d time no run came of it.", "%(n)d times no run came of it.", missing) % {
+        return _("%(times)s A run was started each time.") % {"times": times}
+    rest = ngettext("%(n)d time no run was started.", "%(n)d times no run was started.", missing) % {
         "n": missing
     }
     return task_page.in_a_row([times, rest])
