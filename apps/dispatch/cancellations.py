@@ -13,7 +13,7 @@ from django.db.models import Q
 
 from apps.core import canonical
 from apps.core.errors import Corrupt, InvalidInput
-from apps.dispatch.models import RESULTS, EscapedProcesses, RunCancellationDispatch
+from apps.dispatch.models import RESULTS, EscapedProcesses, RunCancellationDispatch, RunDispatchLease
 from apps.runs.machine import ATTEMPT_ENDED
 from apps.runs.models import ACTIVE_ATTEMPT, OPEN, Run, RunAttempt, RunEvent
 
@@ -118,6 +118,18 @@ def pending(
         return PendingPage(truncated=truncated, overflow=True)
     candidates = tuple(Candidate(pk, at, reason, tuple(attempts[pk])) for pk, at, reason in found)
     return PendingPage(candidates, truncated, next_cursor=(found[-1][1], found[-1][0]))
+
+
+def unheard(node_id: str, now: datetime) -> list[UUID]:
+    """Runs of a node that are to be stopped and whose session lets its leases run out; at most 128."""
+    rows = RunDispatchLease.objects.filter(
+        status="leased",
+        expires_at__lte=now,
+        worker__node_id=node_id,
+        run__cancel_requested_at__isnull=False,
+        attempt__status__in=["starting", "running"],
+    )
+    return list(rows.order_by("expires_at", "attempt_id").values_list("run_id", flat=True)[:MAX_PAGE])
 
 
 def _active(run_ids: list[UUID], most: int) -> dict[UUID, list[AttemptReference]] | None:

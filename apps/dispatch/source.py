@@ -17,8 +17,7 @@ from apps.artifacts.facts import ArtifactFileError
 from apps.core import clock, node
 from apps.core.errors import Busy
 from apps.dispatch import carried as carrying
-from apps.dispatch import escaped, launching, stopping
-from apps.dispatch.cancellations import AttemptReference
+from apps.dispatch import launching
 from apps.dispatch.carried import Carried
 from apps.dispatch.cleanup import Cleaner
 from apps.dispatch.fence import LeaseFence
@@ -32,18 +31,14 @@ from apps.dispatch.loop import LEASE_MS, Loop
 from apps.dispatch.predecessors import Waiting
 from apps.dispatch.receipts import ReceiptInvalid, ReceiptStore
 from apps.dispatch.services import adoption, passes, receipts
-from apps.dispatch.services import escaped as escaped_service
 from apps.dispatch.services.completion import End
 from apps.dispatch.services.passes import Begun, Claimed, Ended, Failed, News, Prepared, Ready, Stored
+from apps.dispatch.stopper import Stopper
 from apps.runs.models import Run, RunAttempt
 
 logger = logging.getLogger("qinglong.dispatch")
 
-STOP_CHECK_S = 0.5
-# Every start rings too; a stop that comes with many starts waits this long at most.
-STOP_PAUSE_S = 0.05
 RECONCILE_S = 60.0
-ESCAPED_CHECK_S = 2.0
 LAUNCHER_PAUSE_S = 5.0
 UNOBSERVED = "RECOVERY_PROCESS_EXITED_UNOBSERVED"
 INCOMPLETE = "RECOVERY_ATTEMPT_INCOMPLETE"
@@ -67,15 +62,15 @@ class RunSource:
         self._cleaner = Cleaner(self._receipts)
         self._adopt = True
         self._look_at_neighbours = False
-        self._stops_at = 0.0
         self._reconcile_at = 0.0
-        self._escaped_at = 0.0
         self._paused_until = 0.0
         self._behind = Waiting()
         self._loop: Loop
+        self._stopper: Stopper
 
     def open(self, loop: Loop) -> None:
         self._loop = loop
+        self._stopper = Stopper(loop.fence.worker_id, self._carried)
 
     def carried(self) -> int:
         return len(self._carried)
@@ -107,16 +102,14 @@ class RunSource:
         if self._look_at_neighbours:
             # A session beside this one may have died; nobody else may come to look after its scripts.
             self._adopt |= adoption.orphaned(node.node_id(), node.held_slots())
+            self._stopper.deliver_for_others()
             self._look_at_neighbours = False
         if self._adopt:
             self._take_over()
         now = time.monotonic()
-        if now >= self._stops_at or (look and now >= self._stops_at - STOP_CHECK_S + STOP_PAUSE_S):
-            self._stop_requested()
+        self._stopper.step(look)
         if now >= self._reconcile_at:
             self._reconcile()
-        if now >= self._escaped_at:
-            self._kill_escaped()
         self._start_alone()
         news = self._news(look)
         if not (news.room or news.consumed or news.leases()):
@@ -395,40 +388,6 @@ class RunSource:
         if item.shim is None or not item.shim.go():
             # End of pipe before `go`: provably never started.
             item.phase, item.unstarted = "ready", True
-
-    def _stop_requested(self) -> None:
-        """Delivers the wish to stop to the shims; only they signal (architecture.md §2)."""
-        self._stops_at = time.monotonic() + STOP_CHECK_S
-        carried = [item.lease.run_id for item in self._carried.values() if item.phase in ("going", "running")]
-        after = None
-        while carried:
-            done = stopping.deliver(
-                self._loop.fence.worker_id, {"local_process": self._stop}, carried, after=after
-            )
-            if (after := done.next_cursor) is None:
-                return
-
-    def _stop(self, attempt: AttemptReference, reason: str) -> str:
-        """Tells one shim, over its socket where this session has it; one that was frozen is woken to hear it."""
-        try:
-            handle = Handle.decode(attempt.handle or "")
-        except ValueError:
-            return "invalid"
-        if attempt.pid is not None and attempt.pid != handle.pid:
-            return "pid_mismatch"
-        item = self._carried.get(attempt.attempt_id)
-        shim = item.shim if item is not None else None
-        if shim is not None and shim.stop("deadline" if reason == "timeout" else ""):
-            client.wake(handle)
-            return "termination_requested"
-        return client.request_stop(handle)
-
-    def _kill_escaped(self) -> None:
-        """Ends what outlived a stop on this node, where a person asked for it."""
-        self._escaped_at = time.monotonic() + ESCAPED_CHECK_S
-        for wish in escaped_service.waiting(node.node_id()):
-            outcome = escaped.kill(wish.processes, wish.boot_id)
-            escaped_service.settle(wish, outcome, self._loop.fence.worker_id)
 
     def _take_over(self) -> None:
         """Adopts what dead sessions of this node left, and watches each by its verified identity."""

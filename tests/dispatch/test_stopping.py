@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from apps.core import clock
-from apps.dispatch import cancellations, jobs, stopping
+from apps.dispatch import cancellations, jobs, loop, stopping
 from apps.dispatch.launcher.client import Handle
 from apps.dispatch.launcher.tree import boot_id, read_stat
+from apps.dispatch.models import RunDispatchLease
 from apps.dispatch.services import cancellation, escaped
 from apps.dispatch.services.cancellation import Wanted
-from apps.dispatch.source import RunSource
+from apps.dispatch.stopper import Stopper
 from apps.runs import services
 from apps.runs.models import Run, RunAttempt, RunEvent
 from tests.dispatch.sessions import Home, alive, wait, wait_for
@@ -143,6 +146,30 @@ def test_a_frozen_shim_cannot_outlast_its_deadline(home: Home, adopted: bool) ->
     kit.check_history(run)
 
 
+def test_a_session_that_hangs_does_not_keep_its_scripts(home: Home, monkeypatch: Any) -> None:
+    run, pids = scripted(home)
+    hung = home.worker()
+    found = begun(run, pids)
+    hung.send_signal(signal.SIGSTOP)
+    monkeypatch.setattr(loop, "RENEW_S", 0.2)
+    with home.session_beside():
+        services.request_cancel(kit.grant(STOP), run.pk)
+        time.sleep(1)
+        # As long as its lease stands it is the one to deliver.
+        assert cancellations.find(run.pk) is None and all(alive(pid) for pid in found)
+        past = clock.now()
+        RunDispatchLease.objects.filter(run=run).update(
+            acquired_at=past - timedelta(2), renewed_at=past - timedelta(1), expires_at=past
+        )
+        wait(lambda: not any(alive(pid) for pid in found), "the end of the script")
+        assert delivery(run).lease_owner is None and delivery(run).last_result == "termination_requested"
+    hung.send_signal(signal.SIGCONT)
+    home.kill(hung)
+    with home.session_beside():
+        assert wait_for(run).status == "cancelled"
+    kit.check_history(run)
+
+
 def test_a_pid_that_was_reused_is_never_signalled(home: Home) -> None:
     stranger = subprocess.Popen(["sleep", "60"], start_new_session=True)
     try:
@@ -154,14 +181,14 @@ def test_a_pid_that_was_reused_is_never_signalled(home: Home) -> None:
         handle = Handle(stranger.pid, stat.start_ticks - 1, boot_id()).encode()
         RunAttempt.objects.filter(run=run).update(executor_handle=handle, pid=stranger.pid)
         services.request_cancel(kit.grant(STOP), run.pk)
-        source = RunSource()
-        counts = stopping.deliver(fence.worker_id, {"local_process": source._stop}, [run.pk])
+        stopper = Stopper(fence.worker_id, {})
+        counts = stopping.deliver(fence.worker_id, {"local_process": stopper.tell}, [run.pk])
         assert counts.blocked == 1 and stranger.poll() is None
         assert (delivery(run).status, delivery(run).last_result) == ("blocked", "identity_mismatch")
         assert kit.events(run)[-1] == "run.cancel_dispatch_blocked" and kit.fresh(run).status == "running"
         RunAttempt.objects.filter(run=run).update(pid=stranger.pid + 1)
         reference = cancellations.pending([run.pk]).candidates[0].attempts[0]
-        assert source._stop(reference, "user") == "pid_mismatch"
+        assert stopper.tell(reference, "user") == "pid_mismatch"
     finally:
         stranger.kill()
         stranger.wait()
