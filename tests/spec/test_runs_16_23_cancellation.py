@@ -1,4 +1,4 @@
-"""spec/runs.md §19, scenarios 16 to 23: a stop is claimed, delivered, tried again, blocked; tokens stay inside."""
+"""spec/runs.md §19, scenarios 15 to 23: stops asked for, claimed, delivered, tried again, blocked; tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django.db import IntegrityError, transaction
 
 from apps.core import canonical, clock, ids
 from apps.core.errors import Corrupt, InvalidInput
-from apps.dispatch import cancellations, stopping
+from apps.dispatch import cancellations, jobs, stopping
 from apps.dispatch.cancellations import AttemptReference
 from apps.dispatch.errors import (
     CancellationBindingConflict,
@@ -24,6 +24,7 @@ from apps.dispatch.models import RunCancellationDispatch
 from apps.dispatch.services import cancellation
 from apps.dispatch.services.cancellation import Claim, Told, Wanted
 from apps.runs import services
+from apps.runs.errors import RunNotFound
 from apps.runs.models import Run, RunAttempt, RunEvent, UncountedRun
 from tests.runs import kit
 
@@ -66,6 +67,49 @@ def record(
 
 def results(run: Run) -> list[RunEvent]:
     return list(RunEvent.objects.filter(run=run, type__startswith="run.cancel_dispatch").order_by("sequence"))
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("status", ["created", "queued", "waiting_approval", "lost"])
+def test_runs_15_what_nobody_carries_ends_with_the_request(time: Any, status: str) -> None:
+    run = kit.run_of(kit.task())
+    attempt = "lost" if status == "lost" else "claimed"
+    Run.objects.filter(pk=run.pk).update(status=status, holds_place=status == "queued")
+    RunAttempt.objects.filter(run=run).update(status=attempt)
+    result = services.request_cancel(kit.grant("run.stop"), run.pk, note="not needed")
+    assert (result.outcome, result.run.status) == ("accepted", "cancelled")
+    found = kit.fresh(run)
+    assert (found.status, found.cancel_reason, found.cancel_requested_at) == (
+        "cancelled",
+        "user",
+        clock.now(),
+    )
+    assert (found.finished_at, found.error_code) == (clock.now(), "EXECUTION_CANCELLED")
+    ends = ["run.cancelled"] if status == "lost" else ["attempt.cancelled", "run.cancelled"]
+    assert kit.events(run)[-1 - len(ends) :] == ["run.cancel_requested", *ends]
+    # There is no process, so that nothing is to be delivered.
+    assert cancellations.pending([run.pk]).candidates == () and cancellations.find(run.pk) is None
+    assert services.request_cancel(kit.grant("run.stop"), run.pk).outcome == "already_terminal"
+    kit.check_history(run)
+
+
+@pytest.mark.django_db
+def test_runs_15_a_claim_that_nobody_holds_ends_with_the_broom(time: Any) -> None:
+    run = kit.run_of(kit.task())
+    lease = kit.claimed(kit.worker(), run)
+    assert services.request_cancel(kit.grant("run.stop"), run.pk).outcome == "accepted"
+    assert kit.fresh(run).status == "dispatching"
+    kit.expire_now(lease)
+    jobs.expire_leases({})
+    assert (kit.fresh(run).status, kit.attempt_of(run).status) == ("cancelled", "cancelled")
+    kit.check_history(run)
+
+
+@pytest.mark.django_db
+def test_runs_15_unknown_runs(time: Any) -> None:
+    for unknown in (ids.uuid7(), kit.attempt_of(kit.run_of(kit.task())).pk):
+        with pytest.raises(RunNotFound):
+            services.request_cancel(kit.grant("run.stop"), unknown)
 
 
 @pytest.mark.django_db
