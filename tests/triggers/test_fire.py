@@ -34,6 +34,7 @@ from tests.triggers.kit import (
 )
 
 pytestmark = pytest.mark.django_db
+PG = connection.vendor == "postgresql"
 PARALLEL = {"concurrency": "parallel", "max_parallel": 100}
 
 
@@ -101,6 +102,33 @@ def test_skip_leaves_a_record_for_every_start_without_a_place(time: Any) -> None
     assert (skip.reason, skip.blocking_run_id, skip.count) == ("concurrency_skipped", run.pk, 1)
     assert {run.trigger_id, skip.trigger_id} == {trigger.pk for trigger in triggers}
     assert skip.scheduled_for == utc("2026-11-30T10:01:00")
+
+
+@pytest.mark.parametrize("capacity", ["one", "many"])
+def test_a_place_that_is_left_while_the_scheduler_looks(capacity: str, time: Any) -> None:
+    """Places are left without the task's lock: from one question to the next there may be fewer holders."""
+    clock_at(time, "2026-11-30T10:00:30")
+    of = task(**({"concurrency": "skip"} if capacity == "one" else PARALLEL))
+    trigger = cron(of)
+    clock_at(time, "2026-11-30T10:01:00")
+    fire()
+    before = Run.objects.get()
+    clock_at(time, "2026-11-30T10:02:00")
+
+    def ends(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        result = execute(sql, params, many, context)
+        if "holds_place" in sql and sql.startswith("SELECT"):
+            with connection.cursor() as cursor:
+                cursor.cursor.execute(f"UPDATE runs SET holds_place = {'false' if PG else '0'}")
+        return result
+
+    with connection.execute_wrapper(ends):
+        assert fire() == 1
+    assert due_times(trigger)[0] == before.scheduled_for
+    if capacity == "one":
+        assert Skip.objects.get().blocking_run_id == before.pk
+    else:
+        assert len(due_times(trigger)) == 2
 
 
 def test_replace_ends_what_waits_and_starts_anew(time: Any) -> None:
@@ -286,6 +314,21 @@ class TestBroken:
             assert fire() == 2
         assert (len(due_times(good)), due_times(bad), records(bad)) == (1, [], [("trigger_broken", 1)])
         assert fresh(bad).due_at == utc("2026-11-30T00:01:00")
+
+    def test_a_bug_in_starting_one_is_that_ones_trouble(self, time: Any) -> None:
+        clock_at(time, "2026-11-30T00:00:30")
+        bad, good = cron(task("bad")), cron(task("good"))
+        clock_at(time, "2026-11-30T00:01:00")
+        real = firing.start_due
+
+        def start(actor: str, starts: Any, *rest: Any) -> Any:
+            if any(one.trigger_id == bad.pk for one in starts):
+                raise KeyError("a bug")
+            return real(actor, starts, *rest)
+
+        with patch.object(firing, "start_due", start):
+            assert fire() == 2
+        assert (len(due_times(good)), due_times(bad), records(bad)) == (1, [], [("trigger_broken", 1)])
 
 
 def test_a_whole_project_is_taken_up_again_in_a_few_statements(time: Any) -> None:

@@ -6,13 +6,12 @@ not asked again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
-
-from django.db.models import Count
 
 from apps.core import bulk, db, wakeups
 from apps.core.errors import DomainError
@@ -52,8 +51,7 @@ def start_due(
     come along. A start whose key is used up answers with the run that used it. Skips are not stored: the caller
     does it with its own.
     """
-    free = _free(tasks)
-    in_the_way = _in_the_way([task for task in tasks.values() if free[task.pk] <= 0])
+    free, in_the_way = _places(tasks)
     outcomes: list[Outcome] = []
     changes: list[Change] = []
     for start in starts:
@@ -79,20 +77,15 @@ def start_due(
     return [used_up.get(outcome.pk, outcome) if isinstance(outcome, Run) else outcome for outcome in outcomes]
 
 
-def _free(tasks: Mapping[UUID, Task]) -> dict[UUID, int]:
-    """How many places each task has left."""
-    rows = Run.objects.filter(task_id__in=list(tasks), holds_place=True)
-    taken = dict(rows.values_list("task_id").annotate(Count("pk")))
-    return {task_id: places.capacity(task) - taken.get(task_id, 0) for task_id, task in tasks.items()}
+def _places(tasks: Mapping[UUID, Task]) -> tuple[dict[UUID, int], dict[UUID, UUID]]:
+    """How many places each task has left, and the oldest run with a place of each that has any.
 
-
-def _in_the_way(full: Sequence[Task]) -> dict[UUID, UUID]:
-    """The oldest run with a place of each task that skips starts meanwhile; no query where none does."""
-    skipping = [task.pk for task in full if task.concurrency == Task.Concurrency.SKIP]
-    if not skipping:
-        return {}
-    rows = Run.objects.filter(task_id__in=skipping, holds_place=True).order_by("-pk")
-    return dict(rows.values_list("task_id", "pk"))
+    One question: places are left without the task's lock, so that the answer to a second one may be another.
+    """
+    rows = Run.objects.filter(task_id__in=list(tasks), holds_place=True).order_by("-pk")
+    found = list(rows.values_list("task_id", "pk"))
+    taken = Counter(task_id for task_id, _pk in found)
+    return {pk: places.capacity(task) - taken[pk] for pk, task in tasks.items()}, dict(found)
 
 
 def _wish(actor_id: str, start: DueStart, task: Task) -> Wish:

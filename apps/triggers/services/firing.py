@@ -18,7 +18,7 @@ from django.db import DatabaseError, DataError, IntegrityError
 
 from apps.core import bulk, clock, db
 from apps.core.db import write_transaction
-from apps.core.errors import VersionConflict
+from apps.core.errors import Busy, VersionConflict
 from apps.projects.models import Project
 from apps.runs.models import Run, Skip
 from apps.runs.services.start_due import DueStart, start_due
@@ -64,15 +64,26 @@ def fire_due(cause: Cause, *, limit: int = BATCH) -> int:
         return 0
     try:
         return _fire(found, cause)
-    except (IntegrityError, DataError):
-        # Something in this batch cannot be stored: each by itself, so that only the bad one is left out.
+    except Exception as error:
+        if _concerns_all(error):
+            raise
+        # Something in this batch cannot be carried out: each by itself, so that only the bad one is left out.
         return sum(_fire_alone(one, cause) for one in found)
+
+
+def _concerns_all(error: Exception) -> bool:
+    """What says nothing about a single trigger: the pass is tried again in a moment."""
+    if isinstance(error, IntegrityError | DataError):
+        return False
+    return isinstance(error, DatabaseError | OSError | Busy | VersionConflict)
 
 
 def _fire_alone(one: DueTrigger, cause: Cause) -> int:
     try:
         return _fire([one], cause)
-    except (IntegrityError, DataError) as error:
+    except Exception as error:
+        if _concerns_all(error):
+            raise
         logger.error("trigger %s cannot be carried out: %s", one.trigger_id, type(error).__name__)
         return _park_broken(one)
 
