@@ -141,7 +141,6 @@ def furnish(up: Up, **extra: str) -> dict[str, str]:
         "run-failed": f"/panel/runs/{failed}/", "run-live": f"/panel/runs/{following}/",
         "run-succeeded": f"/panel/runs/{ended[1]}/", "run-queued": f"/panel/runs/{waiting}/",
         "run-timed-out": f"/panel/runs/{slow}/", "run-stop": f"/panel/runs/{running}/stop/",
-        "run-stop-resolve": f"/panel/runs/{running}/stop/resolve/",
         "skips": f"{p}/skips/", "audit": f"{p}/audit/", "project": f"{p}/", "projects": "/panel/projects/",
         "people": "/panel/people/", "workers": "/panel/workers/", "tokens": "/panel/tokens/", "go": "/panel/go/?q=s",
         "keys": "/panel/keys/", "not-found": "/panel/runs/00000000-0000-7000-8000-000000000000/",

@@ -40,6 +40,9 @@ def test_a_stop_that_nothing_came_of_can_be_sent_again(time: Any) -> None:
     run, _lease = stopping("termination_requested")
     ann = browser(member("operator"))
     resolve = f"/panel/runs/{run.pk}/stop/resolve/"
+    early, _other = stopping(None, name="early")
+    html = ann.get(f"/panel/runs/{early.pk}/stop/resolve/", follow=True).content.decode()
+    assert "There is no stop of this run that waits for a decision." in html
     assert resolve not in ann.get(f"/panel/runs/{run.pk}/").content.decode()
     time.advance(21_000)
     html = ann.get(f"/panel/runs/{run.pk}/").content.decode()
@@ -66,7 +69,10 @@ def test_who_outlived_a_stop_can_be_killed(time: Any) -> None:
     (wish,) = escaped.waiting(kit.NODE)
     escaped.settle(wish, {"4711": "killed", "4712": "still_there"}, f"{kit.NODE}:1")
     html = ann.get(path).content.decode()
-    assert "process 4711: was ended" in html and "process 4712: was told to end, but the kernel still holds it" in html
+    assert (
+        "process 4711: was ended" in html
+        and "process 4712: was told to end, but the kernel still holds it" in html
+    )
 
 
 def test_a_clean_stop_is_told_with_its_proof(time: Any) -> None:

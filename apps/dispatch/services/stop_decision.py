@@ -25,7 +25,7 @@ from apps.runs.services import cancel, places, writes
 DECISIONS = ("verify", "lost", "cancelled")
 MAX_REASON = 200
 MARKED_LOST = "RUN_MARKED_LOST"
-_SENT_AGAIN = frozenset({"blocked", "dispatched", "retry_wait"})
+OPEN = frozenset({"blocked", "dispatched", "retry_wait"})
 
 
 @write_transaction
@@ -50,7 +50,7 @@ def resolve(grant: Grant, run_id: UUID, decision: str, reason: str) -> Run:
     if run.ended:
         raise RunEnded
     row = db.lock(RunCancellationDispatch.objects.filter(pk=run_id)).first()
-    if row is None or row.status not in (_SENT_AGAIN if decision == "verify" else ("blocked",)):
+    if row is None or row.status not in (OPEN if decision == "verify" else ("blocked",)):
         raise StopNotOpen
     attempt = RunAttempt.objects.get(pk=row.attempt_id)
     if attempt.status not in ACTIVE_ATTEMPT:

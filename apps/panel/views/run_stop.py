@@ -9,6 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
 from apps.dispatch import cancellations
+from apps.dispatch.errors import StopNotOpen
 from apps.dispatch.services import escaped, stop_decision
 from apps.panel.page import Action
 from apps.panel.views.run import RunPage
@@ -23,9 +24,16 @@ class ResolveStop(RunPage, Action):
 
     def get(self, request: HttpRequest, run: UUID) -> HttpResponse:
         found, delivery = runs.get(run), cancellations.find(run)
+        if found.ended or delivery is None or delivery.status not in stop_decision.OPEN:
+            self.complain(StopNotOpen())
+            return self.after(run=run)
         title = _("The stop of %(name)s") % {"name": found.task_name}
-        blocked = delivery is not None and delivery.status == "blocked"
-        return self.show(title=title, run=found, blocked=blocked)
+        return self.show(
+            title=title,
+            run=found,
+            blocked=delivery.status == "blocked",
+            delivered=delivery.status == "dispatched",
+        )
 
     def act(self, run: UUID) -> HttpResponse:
         decision = self.request.POST.get("decision", "")
