@@ -16,14 +16,14 @@ from apps.dispatch.errors import ExpiryTargetInconsistent
 from apps.dispatch.models import RunDispatchLease, Worker
 from apps.dispatch.services import completion
 from apps.dispatch.services.passes import not_before
-from apps.runs.machine import Change, Failure
+from apps.runs.machine import Change
 from apps.runs.models import ACTIVE_ATTEMPT, ENDED, Run, RunAttempt
+from apps.runs.retries import LOST_CANCELLED
 from apps.runs.services import places, writes
 
 PAGE = 16
 NODE_LOST = timedelta(milliseconds=120_000)
 LEASE_EXPIRED = "REMOTE_RUN_LEASE_EXPIRED"
-CANCELLED_WHILE_LOST = Failure("RUN_CANCELLED_DURING_LOST_RECOVERY")
 ACTOR = Actor("reconciler", "lease-expiry")
 
 logger = logging.getLogger("qinglong.dispatch")
@@ -131,7 +131,7 @@ def _ended(run: Run, attempt: RunAttempt, now: datetime) -> Change:
     at = not_before(run, attempt, now)
     if attempt.status != "claimed":
         completion.lose(change, at, LEASE_EXPIRED, ACTOR)
-        change.move_run("cancelled", at, ACTOR, failure=CANCELLED_WHILE_LOST)
+        change.move_run("cancelled", at, ACTOR, failure=LOST_CANCELLED)
         return change
     change.move_attempt("cancelled", at, ACTOR, failure=completion.CANCELLED)
     to, failure = completion.outcome(run, 1)
