@@ -29,12 +29,12 @@ class Bench:
         self.launcher.connect()
         self.count = 0
 
-    def launch(self, *argv: str) -> Shim:
+    def spec(self, *argv: str) -> LaunchSpec:
         self.count += 1
         run, attempt = (f"{self.count:08x}-0000-7000-8000-00000000000{n}" for n in (1, 2))
         folder = f"{self.home}/attempts/{attempt}"
         log = LogSpec(f"{self.home}/logs", artifact_id(run, attempt), 1 << 30)
-        spec = LaunchSpec(
+        return LaunchSpec(
             run_id=run,
             attempt_id=attempt,
             callback_sequence=1,
@@ -46,7 +46,9 @@ class Bench:
             log=log,
             receipts_root=f"{self.home}/receipts",
         )
-        return self.launcher.launch(spec)
+
+    def launch(self, *argv: str) -> Shim:
+        return self.launcher.launch(self.spec(*argv))
 
     def carry(self, total: int, width: int, *argv: str) -> None:
         """Run `total` scripts, `width` at a time, to their end."""
@@ -66,6 +68,10 @@ class Bench:
                         shim.go()
                     elif message.state == "failed":
                         raise SystemExit(f"{message.code}: {message.detail}")
+                    elif message.state == "ended" and message.warm:
+                        poll.unregister(descriptor)
+                        self.launcher.keep(live.pop(descriptor))
+                        ended += 1
                 if shim.closed:
                     poll.unregister(descriptor)
                     del live[descriptor]
@@ -92,21 +98,35 @@ def measure(name: str, bench: Bench, runs: int, width: int) -> None:
 
 
 def shim_cpu(bench: Bench, samples: int) -> None:
-    """CPU of shims alone, read in the moment between `ended` and their exit; without /bin/true itself."""
-    found = []
-    for _ in range(samples):
-        shim, pid = bench.launch("/bin/true"), 0
-        while not shim.closed:
-            select.select([shim], [], [], 5)
-            for message in shim.receive():
-                if message.state == "ready":
-                    pid = message.pid
-                    shim.go()
-                elif message.state == "ended" and (spent := cpu_ms(pid)):
-                    found.append(spent)
-        shim.close()
-    if found:
-        print(f"CPU of one shim: {sorted(found)[len(found) // 2]:.2f} ms (median of {len(found)})")
+    """CPU of shims alone, without /bin/true itself: of one made for its run, and of one that was warm."""
+    for warm in (False, True):
+        found = []
+        for _ in range(samples):
+            bench.launcher.close()
+            shim, before = bench.launch("/bin/true"), 0.0
+            for another in (False, True):
+                pid = _to_the_end(shim)
+                if another or not warm:
+                    found.append(cpu_ms(pid) - before)
+                    break
+                before = cpu_ms(pid)
+                shim.again(bench.spec("/bin/true").encode())
+            shim.close()
+        kind = "warm shim" if warm else "shim made for one run"
+        print(f"CPU of a {kind}: {sorted(found)[len(found) // 2]:.2f} ms (median of {len(found)})")
+
+
+def _to_the_end(shim: Shim) -> int:
+    """Lets a run go and waits for its end; the pid of its shim."""
+    pid = 0
+    while True:
+        select.select([shim], [], [], 5)
+        for message in shim.receive():
+            if message.state == "ready":
+                pid = message.pid
+                shim.go()
+            elif message.state == "ended":
+                return pid
 
 
 def floor(runs: int) -> None:
