@@ -11,7 +11,7 @@ from uuid import UUID
 
 from django.db.models import Q
 
-from apps.core import canonical
+from apps.core import bulk, canonical
 from apps.core.errors import Corrupt, InvalidInput
 from apps.dispatch.models import RESULTS, EscapedProcesses, RunCancellationDispatch, RunDispatchLease
 from apps.runs.machine import ATTEMPT_ENDED
@@ -118,6 +118,17 @@ def pending(
         return PendingPage(truncated=truncated, overflow=True)
     candidates = tuple(Candidate(pk, at, reason, tuple(attempts[pk])) for pk, at, reason in found)
     return PendingPage(candidates, truncated, next_cursor=(found[-1][1], found[-1][0]))
+
+
+def wished(run_ids: Collection[UUID]) -> list[UUID]:
+    """Those of some runs that are to be stopped: a session's frequent look, which spares it the ORM's compiler."""
+    if not run_ids:
+        return []
+    where, params = bulk.among(Run, "id", run_ids)
+    found = bulk.select_values_later(
+        f"SELECT id FROM runs WHERE {where} AND cancel_requested_at IS NOT NULL", params
+    )
+    return [Run._meta.pk.to_python(value) for value in found()]
 
 
 def unheard(node_id: str, now: datetime) -> list[UUID]:

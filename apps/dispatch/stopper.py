@@ -35,9 +35,10 @@ class Stopper:
         now = time.monotonic()
         if now >= self._stops_at or (look and now >= self._stops_at - STOP_CHECK_S + STOP_PAUSE_S):
             self._stops_at = now + STOP_CHECK_S
-            self._deliver(
-                [item.lease.run_id for item in self._carried.values() if item.phase in ("going", "running")]
-            )
+            carried = [
+                item.lease.run_id for item in self._carried.values() if item.phase in ("going", "running")
+            ]
+            self._deliver(cancellations.wished(carried))
         if now >= self._escaped_at:
             self._escaped_at = now + ESCAPED_CHECK_S
             self._kill_escaped()
