@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Set
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -21,20 +18,19 @@ from apps.dispatch import launching
 from apps.dispatch.carried import Carried
 from apps.dispatch.cleanup import Cleaner
 from apps.dispatch.fence import LeaseFence
-from apps.dispatch.launcher import client, files
+from apps.dispatch.launcher import client
 from apps.dispatch.launcher.client import Handle, Launcher, LauncherUnavailable
-from apps.dispatch.launcher.control import SPEC_BYTES_MAX
 from apps.dispatch.launcher.spec import SpecError
 from apps.dispatch.launcher.tree import boot_id
-from apps.dispatch.launching import LaunchRefused, Plan
+from apps.dispatch.launching import LaunchRefused
 from apps.dispatch.loop import LEASE_MS, Loop
 from apps.dispatch.predecessors import Waiting
+from apps.dispatch.preparing import Preparation
 from apps.dispatch.receipts import ReceiptInvalid, ReceiptStore
 from apps.dispatch.services import adoption, passes, receipts
 from apps.dispatch.services.completion import End
-from apps.dispatch.services.passes import Begun, Claimed, Ended, Failed, News, Prepared, Ready, Stored
+from apps.dispatch.services.passes import Begun, Claimed, Ended, Failed, News, Ready, Stored
 from apps.dispatch.stopper import Stopper
-from apps.runs.models import Run, RunAttempt
 
 logger = logging.getLogger("qinglong.dispatch")
 
@@ -53,11 +49,9 @@ class RunSource:
     def __init__(self) -> None:
         self._carried: dict[UUID, Carried] = {}
         self._consumed: list[UUID] = []
-        self._prepared: dict[UUID, tuple[Plan, bytes, client.Shim]] = {}
-        # Shims of runs that end in the pass under way, and what is prepared for them.
-        self._promised: set[client.Shim] = set()
         self._launcher = Launcher(settings.NODE_DIR)
         self._planner = launching.Planner()
+        self._preparation = Preparation(self._launcher, self._planner, self._carried)
         self._receipts = ReceiptStore(str(launching.receipts_root()))
         self._cleaner = Cleaner(self._receipts)
         self._adopt = True
@@ -117,10 +111,10 @@ class RunSource:
         try:
             stored = passes.store(self._loop.fence, news, LEASE_MS)
         except _ALL_ALIKE:
-            self._unprepare()
+            self._preparation.undo()
             raise
         except Exception as error:
-            self._unprepare()
+            self._preparation.undo()
             if not news.leases():
                 raise
             logger.error("a pass broke (%s); each of its runs is stored by itself", type(error).__name__)
@@ -159,7 +153,7 @@ class RunSource:
 
     def _news(self, look: bool) -> News:
         """What is to be stored now, read from the state of everything carried."""
-        news = News(slots=max(0, self._loop.slots - len(self._carried)), prepare=self._prepare)
+        news = News(slots=max(0, self._loop.slots - len(self._carried)), prepare=self._preparation.prepare)
         self._consumed += self._cleaner.removed()
         news.consumed = list(self._consumed)
         for item in self._carried.values():
@@ -252,65 +246,18 @@ class RunSource:
                 self._hand_over(claimed)
             else:
                 self._launch(claimed)
-        self._unprepare()
-
-    def _prepare(
-        self, run: Run, attempt: RunAttempt, project: str, task: str, settled: Set[UUID]
-    ) -> Prepared | None:
-        """A warm shim and a specification that needs no look into the database, or None.
-
-        The folder is made here: until the shim has its `go`, it says that nothing of the attempt has run.
-        """
-        if attempt.attempt > 1 or not self._planner.knows(run) or (shim := self._warm(settled)) is None:
-            return None
-        try:
-            plan = self._planner.plan(run, attempt, project, task)
-            spec = plan.spec.encode()
-            if len(spec) > SPEC_BYTES_MAX:
-                raise SpecError("too long for the control socket")
-            files.make_attempt_folder(plan.spec.attempt_dir)
-        except (LaunchRefused, SpecError, OSError, ArtifactFileError):
-            # Told, or tried again, on the longer way.
-            self._give_back(shim)
-            return None
-        self._prepared[attempt.pk] = (plan, spec, shim)
-        assert shim.handle is not None
-        return Prepared(
-            shim.handle.encode(), shim.handle.pid, plan.spec.log.artifact_id, plan.token_hash, plan.timeout_ms
-        )
-
-    def _unprepare(self) -> None:
-        """Takes back what was prepared in a pass that was not stored."""
-        for plan, _spec, shim in self._prepared.values():
-            self._give_back(shim)
-            with suppress(OSError):
-                Path(plan.spec.attempt_dir).rmdir()
-        self._prepared.clear()
-
-    def _warm(self, settled: Set[UUID]) -> client.Shim | None:
-        for attempt_id in settled:
-            item = self._carried[attempt_id]
-            shim = item.shim
-            if item.warm and shim is not None and not shim.closed and shim not in self._promised:
-                self._promised.add(shim)
-                return shim
-        return self._launcher.take_warm()
-
-    def _give_back(self, shim: client.Shim) -> None:
-        if shim in self._promised:
-            self._promised.remove(shim)
-        else:
-            self._launcher.keep(shim)
+        self._preparation.undo()
 
     def _hand_over(self, claimed: Claimed) -> None:
         """What was prepared for a run that is on record as starting now goes to its shim, `go` included."""
-        plan, spec, shim = self._prepared.pop(claimed.attempt.pk)
+        ready = self._preparation.take(claimed.attempt.pk)
+        plan, shim = ready.plan, ready.shim
         item = Carried(claimed.lease, launching.attempt_folder(claimed.attempt), "ready", plan, shim)
         item.artifact_id = plan.spec.log.artifact_id
         item.handle = shim.handle
         self._carried[claimed.attempt.pk] = item
         self._watch(item, shim)
-        if shim.again(spec):
+        if shim.again(ready.spec):
             self._go(item)
         else:
             item.unstarted = True
@@ -442,7 +389,7 @@ class RunSource:
         """
         if item.warm and item.shim is not None and not item.shim.closed:
             self._loop.unwatch(item.shim.socket)
-            self._give_back(item.shim)
+            self._preparation.give_back(item.shim)
             item.shim = None
         self._cleaner.add(item.lease.attempt_id, item.folder)
 

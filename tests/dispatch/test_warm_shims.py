@@ -174,7 +174,7 @@ def test_a_warm_shim_that_dies_before_its_next_run_costs_no_run(home: Home) -> N
     hand_over = RunSource._hand_over
 
     def kill_first(source: RunSource, claimed: Any) -> None:
-        shim = source._prepared[claimed.attempt.pk][2]
+        shim = source._preparation._ready[claimed.attempt.pk].shim
         if claimed.run.pk == second.pk and claimed.attempt.attempt == 1:
             os.kill(shim.handle.pid, signal.SIGKILL)
             until(lambda: not alive(shim.handle.pid), "the end of the warm shim")
@@ -195,6 +195,22 @@ def test_a_warm_shim_that_dies_before_its_next_run_costs_no_run(home: Home) -> N
         "attempt.succeeded", "run.succeeded",
     ]  # fmt: skip
     assert not attempt_folder(attempts[0]).exists()
+
+
+def test_a_run_that_cannot_be_readied_costs_nobody_else(home: Home) -> None:
+    """Inside the pass its fault would be everybody's: it takes the longer way, and fails there alone."""
+    runs_ = start(4, shell="echo ran")
+    plan = Planner.plan
+
+    def poisoned(planner: Planner, run: Run, *args: Any) -> Any:
+        if run.pk == runs_[2].pk:
+            raise KeyError("poison")
+        return plan(planner, run, *args)
+
+    with patch.object(Planner, "plan", poisoned):
+        home.session(slots=1)
+    assert [runs.fresh(run).status for run in runs_] == ["succeeded", "succeeded", "failed", "succeeded"]
+    assert not attempt_folder(runs.attempt_of(runs_[2])).exists()
 
 
 def crash(home: Home, at: str) -> None:
