@@ -13,7 +13,7 @@ import pytest
 
 from apps.dispatch.carried import never_started
 from apps.dispatch.launcher import files
-from apps.dispatch.launching import attempt_folder, receipts_root
+from apps.dispatch.launching import Planner, attempt_folder, receipts_root
 from apps.dispatch.receipts import ReceiptStore
 from apps.dispatch.source import RunSource
 from apps.runs import retries, services
