@@ -195,7 +195,8 @@ def past(project: Project) -> Past:
         by_day[timezone.localtime(hour).date()].merge(totals)
     hours = [this_hour - timedelta(hours=back) for back in range(23, -1, -1)]
     days = [first_day + timedelta(days=ahead) for ahead in range(30)]
-    longest, busiest, most = _leaders(project.pk, today)
+    # Days of tasks are the installation's, whatever the zone of whoever looks.
+    longest, busiest, most = _leaders(project.pk, timezone.localdate(at, timezone.get_default_timezone()))
     runs_url = reverse("panel:runs", args=[project.slug])
     return Past(
         day=day,

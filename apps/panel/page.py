@@ -19,6 +19,7 @@ from django.http import (
 )
 from django.shortcuts import render, resolve_url
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.cache import add_never_cache_headers
 from django.utils.functional import Promise
 from django.utils.http import url_has_allowed_host_and_scheme
@@ -27,7 +28,7 @@ from django.views import View
 
 from apps.core.errors import DomainError, Forbidden, InvalidInput, NotFound
 from apps.panel import navigation, queries, trouble
-from apps.panel.visitors import Visitor, visitor_of
+from apps.panel.visitors import Visitor, visitor_of, zone_of
 from apps.projects import policy
 from apps.projects.models import Project
 
@@ -63,8 +64,9 @@ class Page(View):
         self.visitor = found
         try:
             _refuse_nul(request, kwargs)
-            self.decide(request, **kwargs)
-            response = super().dispatch(request, *args, **kwargs)
+            with timezone.override(zone_of(request)):
+                self.decide(request, **kwargs)
+                response = super().dispatch(request, *args, **kwargs)
         except DomainError as error:
             return trouble.page(request, error)
         add_never_cache_headers(response)
@@ -227,6 +229,7 @@ def frame_context(
         "section": section,
         "theme": request.COOKIES.get("ql_theme", "auto"),
         "themes": navigation.THEMES,
+        "zone": timezone.get_current_timezone_name(),
         "once": secrets.token_urlsafe(12),
     }
 

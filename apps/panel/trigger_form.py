@@ -195,7 +195,7 @@ class TriggerForm:
 
 def _defaults() -> dict[str, str]:
     return dict.fromkeys(TEXTS, "") | {
-        "kind": "cron", "timezone": settings.TIME_ZONE, "every": "10", "unit": "min",
+        "kind": "cron", "timezone": timezone.get_current_timezone_name(), "every": "10", "unit": "min",
         "misfire": Misfire.LATEST.value, "catch_up": "10", "grace": "60", "jitter": "0", "signed": "",
     }  # fmt: skip
 

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import tzinfo
 
 from django.http import HttpRequest
+from django.utils import timezone
 
 from apps.access.authentication import session_principal
 from apps.access.models import User
-from apps.core.errors import NotFound
+from apps.core.errors import InvalidInput, NotFound
 from apps.identity.principals import Principal
 from apps.projects import permissions, queries
 from apps.projects.models import Project
+from apps.triggers.schedules import zones
+
+ZONE = "ql_zone"
 
 
 @dataclass(frozen=True)
@@ -63,3 +68,14 @@ def visitor_of(request: HttpRequest) -> Visitor | None:
         roles={binding.project_id: str(binding.role) for binding in bindings},
         projects=[binding.project for binding in bindings],
     )
+
+
+def zone_of(request: HttpRequest) -> tzinfo:
+    """The zone of the visitor's browser, which its script keeps in a cookie; else the installation's."""
+    name = request.COOKIES.get(ZONE)
+    if name:
+        try:
+            return zones.zone(name)
+        except InvalidInput:
+            pass  # a browser may know a newer zone than we do, and anybody can write a cookie
+    return timezone.get_default_timezone()

@@ -3,6 +3,13 @@
 import "./keys.js";
 import "./palette.js";
 
+// The server shows times in this browser's zone.
+const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+if (zone && !document.cookie.split("; ").includes(`ql_zone=${zone}`)) {
+  const secure = location.protocol === "https:" ? "; secure" : "";
+  document.cookie = `ql_zone=${zone}; path=${document.body.dataset.base}; max-age=31536000; samesite=lax${secure}`;
+}
+
 const pad = (n) => String(n).padStart(2, "0");
 
 function closeMenus(except) {

@@ -66,6 +66,12 @@ def theme_attribute(context: template.Context) -> SafeString:
     return format_html(' data-theme="{}"', chosen) if chosen in ("light", "dark") else mark_safe("")
 
 
+@register.simple_tag
+def base_path() -> str:
+    """The sub-path of the panel, where its cookies hold."""
+    return get_script_prefix()
+
+
 @register.simple_tag(takes_context=True)
 def address(context: template.Context, **changes: Any) -> str:
     """This page's address with some parameters changed; an empty value drops one. Pages start over."""
