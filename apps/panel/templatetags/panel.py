@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from django import template
+from django.urls import get_script_prefix
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
