@@ -115,7 +115,9 @@ def test_a_run_of_which_nothing_can_be_stored_is_let_go(home: Home) -> None:
 
     with patch.object(completion, "apply", broken), patch.object(completion, "lose", broken_too):
         assert home.session() == "idle"
-    assert (kit.fresh(other).status, kit.fresh(hostile).status) == ("succeeded", "running")
+    assert kit.fresh(other).status == "succeeded"
+    # Whether its beginning was stored before its end came is a matter of milliseconds.
+    assert kit.fresh(hostile).status in ("dispatching", "running")
     RunDispatchLease.objects.filter(run=hostile).update(expires_at=clock.now())
     assert home.session() == "idle"
     assert kit.fresh(hostile).status == "succeeded"
