@@ -18,7 +18,12 @@ pytestmark = pytest.mark.django_db
 def end(task: Task, minutes_ago: int, status: str) -> UncountedRun:
     at = clock.now() - timedelta(minutes=minutes_ago)
     return UncountedRun.objects.create(
-        run_id=ids.uuid7(), project_id="default", task_id=task.pk, status=status, finished_at=at, duration_ms=1
+        run_id=ids.uuid7(),
+        project_id="default",
+        task_id=task.pk,
+        status=status,
+        finished_at=at,
+        duration_ms=1,
     )
 
 
