@@ -29,7 +29,7 @@ from apps.dispatch.preparing import Preparation
 from apps.dispatch.receipts import ReceiptInvalid, ReceiptStore
 from apps.dispatch.services import adoption, passes, receipts
 from apps.dispatch.services.completion import End
-from apps.dispatch.services.passes import Begun, Claimed, Ended, Failed, News, Ready, Stored
+from apps.dispatch.services.passes import Begun, Claimed, Ended, Failed, News, Prepared, Ready, Stored
 from apps.dispatch.stopper import Stopper
 
 logger = logging.getLogger("qinglong.dispatch")
@@ -167,8 +167,8 @@ class RunSource:
                 news.returned.append(item.lease)
             elif item.phase == "ready" and item.handle is not None and item.plan is not None:
                 news.ready.append(
-                    Ready(item.lease, item.handle.encode(), item.handle.pid, item.artifact_id,
-                          item.plan.token_hash, item.plan.timeout_ms)
+                    Ready(item.lease, Prepared(item.handle.encode(), item.handle.pid, item.artifact_id,
+                          item.plan.token_hash, item.plan.timeout_ms))
                 )  # fmt: skip
             elif item.phase == "running" and not item.told_running:
                 news.begun.append(Begun(item.lease, item.started_at or clock.now()))

@@ -114,8 +114,9 @@ def advance(
         News(
             ready=[
                 passes.Ready(
-                    lease, '{"boot_id":"b","pid":42,"start_ticks":1}', 42, "local-x",
-                    canonical.sha256(TOKEN), timeout_ms,
+                    lease,
+                    passes.Prepared('{"boot_id":"b","pid":42,"start_ticks":1}', 42, "local-x",
+                                    canonical.sha256(TOKEN), timeout_ms),
                 )
             ],
             slots=8,

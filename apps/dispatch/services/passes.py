@@ -31,10 +31,9 @@ from apps.runs.services import places, retrying, writes
 
 
 @dataclass(frozen=True)
-class Ready:
-    """A shim that waits for `go`, with all that must be on record before it gets one."""
+class Prepared:
+    """What must be on record of a shim and its script before that may get `go`."""
 
-    lease: LeaseFence
     handle: str
     pid: int
     log_artifact_id: str
@@ -43,14 +42,11 @@ class Ready:
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """What is on record of a run that is claimed and let go in one pass: its warm shim and what that will get."""
+class Ready:
+    """A shim that waits for `go`."""
 
-    handle: str
-    pid: int
-    log_artifact_id: str
-    token_hash: str
-    timeout_ms: int | None
+    lease: LeaseFence
+    prepared: Prepared
 
 
 class Preparer(Protocol):
@@ -304,10 +300,10 @@ class _Work:
                 self.done.stopped.add(attempt.pk)
                 continue
             change = Change(run, attempt)
-            self._let_go(change, attempt, item, item.lease)
+            self._let_go(change, attempt, item.prepared, item.lease)
             self.changes.append(change)
 
-    def _let_go(self, change: Change, attempt: RunAttempt, item: Ready | Prepared, lease: LeaseFence) -> None:
+    def _let_go(self, change: Change, attempt: RunAttempt, item: Prepared, lease: LeaseFence) -> None:
         run = change.run
         at = self._at(run, attempt)
         change.move_attempt(
