@@ -304,7 +304,8 @@ def test_many_tasks_at_once(settled: Up, chromium: Any) -> None:
 def test_views_of_ones_own(settled: Up, chromium: Any) -> None:
     ann = open_window(chromium, settled)
     page = ann.page
-    ann.go(f"{P}/tasks/?search=name:bytes&order=-name")
+    make(ann, "Viewed")
+    ann.go(f"{P}/tasks/?search=name:viewed&order=-name")
     page.get_by_text("Save as a view").first.click()
     page.fill("#view-name", "Mine <b>")
     page.locator("dialog[open] .ql-primary").click()
@@ -312,7 +313,7 @@ def test_views_of_ones_own(settled: Up, chromium: Any) -> None:
     tab = page.locator(".ql-tabs a[aria-current=page]")
     assert tab.inner_text() == "Mine <b>"
     assert (
-        page.input_value("#search") == "name:bytes" and page.locator("th[aria-sort=descending]").count() == 1
+        page.input_value("#search") == "name:viewed" and page.locator("th[aria-sort=descending]").count() == 1
     )
     page.get_by_role("button", name="Remove the view").click()
     page.get_by_text("View removed").wait_for()
