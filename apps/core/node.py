@@ -60,6 +60,10 @@ class SlotLock(Lock):
 
     number: int
 
+    def show_life(self) -> None:
+        """Notes in the lock's file that its holder still goes round."""
+        os.utime(self.descriptor)
+
 
 @dataclass(frozen=True)
 class Process:
@@ -117,10 +121,10 @@ def node_id() -> str:
     return text
 
 
-def claim_slot() -> SlotLock:
-    """Takes the lowest worker place that no living session of this node holds; raises NoFreeSlot."""
+def claim_slot(most: int = SLOTS_MAX) -> SlotLock:
+    """Takes the lowest worker place that no living session of this node holds, of `most`; raises NoFreeSlot."""
     workers = folder("workers")
-    for number in range(1, SLOTS_MAX + 1):
+    for number in range(1, min(most, SLOTS_MAX) + 1):
         descriptor = _try_lock(workers / f"{number}.lock")
         if descriptor is not None:
             return SlotLock(descriptor, number)
@@ -145,9 +149,11 @@ def held_slots() -> list[int]:
     return [number for number in sorted(numbers) if slot_held(number)]
 
 
-def any_slot_held() -> bool:
-    """Whether any session lives on this node."""
-    return bool(held_slots())
+def silent_slots(after_s: float) -> dict[int, float]:
+    """Held worker places whose holder has shown no life for `after_s` seconds, each with its last sign."""
+    workers, before = folder("workers"), time.time() - after_s
+    shown = {number: (workers / f"{number}.lock").stat().st_mtime for number in held_slots()}
+    return {number: at for number, at in shown.items() if at <= before}
 
 
 def up_lock(wait_s: float = 0.0) -> Lock:

@@ -19,6 +19,7 @@ from apps.core import node, wakeups
 from apps.core.errors import Busy
 from apps.core.listener import Listener
 from apps.core.node import SlotLock
+from apps.dispatch import journal
 from apps.dispatch.fence import LeaseFence, WorkerFence
 from apps.dispatch.services import workers
 from apps.dispatch.services.passes import SessionReplaced
@@ -27,6 +28,7 @@ logger = logging.getLogger("qinglong.dispatch")
 
 LEASE_MS = 20_000
 RENEW_S = 6.0
+SHOW_S = 1.0
 POLL_S = 2.0
 BURST = 3
 LINGER_S = 0.006
@@ -87,7 +89,7 @@ class Loop:
 
     def run(self) -> str:
         """Works until it is idle, old, drained or replaced, and says which."""
-        slot = node.claim_slot()
+        slot = node.claim_slot(most=max(1, journal.CAPACITY // self.slots))
         try:
             return self._session(slot)
         finally:
@@ -124,7 +126,7 @@ class Loop:
             for source in self._sources:
                 opened.append(source)
                 source.open(self)
-            return self._work()
+            return self._work(slot)
         except SessionReplaced:
             return "replaced"
         finally:
@@ -133,12 +135,16 @@ class Loop:
             listener.close()
             self._leave()
 
-    def _work(self) -> str:
+    def _work(self, slot: SlotLock) -> str:
+        show_at = 0.0
         while True:
             if self.draining:
                 return "drained"
             again = self._steps()
             now = time.monotonic()
+            if now >= show_at:
+                slot.show_life()
+                show_at = now + SHOW_S
             if now >= self._renew_at:
                 self._heartbeat()
             carried = sum(source.carried() for source in self._sources)

@@ -51,14 +51,26 @@ def test_wide_folders_are_narrowed() -> None:
 def test_the_lowest_free_slot_is_taken() -> None:
     first, second = node.claim_slot(), node.claim_slot()
     assert (first.number, second.number) == (1, 2)
-    assert node.slot_held(1) and node.any_slot_held()
+    assert node.slot_held(1) and node.held_slots() == [1, 2]
     first.release()
     assert not node.slot_held(1)
     again = node.claim_slot()
     assert again.number == 1
     again.release()
     second.release()
-    assert not node.any_slot_held()
+    assert node.held_slots() == []
+
+
+def test_who_shows_no_life_is_silent() -> None:
+    held = node.claim_slot()
+    file = node.folder("workers") / "1.lock"
+    os.utime(file, (0, 5.0))
+    assert node.silent_slots(10) == {1: 5.0}
+    held.show_life()
+    assert node.silent_slots(10) == {}
+    os.utime(file, (0, 5.0))
+    held.release()
+    assert node.silent_slots(10) == {}
 
 
 def test_slots_end(monkeypatch: pytest.MonkeyPatch) -> None:
