@@ -19,6 +19,7 @@ from apps.core.db import write_transaction
 from apps.core.models import ControlJob
 
 LEASE_MS = 60_000
+JOB_MAX = timedelta(seconds=30)
 BACKOFF_MAX = timedelta(hours=1)
 
 Cursor = dict[str, Any]
@@ -64,6 +65,11 @@ def due(now: datetime) -> list[str]:
     """Names of the registered jobs that are due and in nobody's hands, the longest waiting first."""
     rows = ControlJob.objects.filter(name__in=_jobs, due_at__lte=now).order_by("due_at", "name")
     return [row.name for row in rows if row.lease_expires_at is None or row.lease_expires_at <= now]
+
+
+def under_way(now: datetime) -> bool:
+    """Whether somebody is at a job that was begun less than JOB_MAX ago; a longer one is taken for stuck."""
+    return ControlJob.objects.filter(lease_expires_at__gt=now, last_started_at__gt=now - JOB_MAX).exists()
 
 
 def run_due(now: datetime) -> int:

@@ -29,12 +29,16 @@ from apps.core.jobs import CONTROL
 from apps.core.listener import Listener
 from apps.dispatch import drain
 from apps.dispatch.services import adoption
+from apps.dispatch.supervisor.tree import BEAT
 
 RUNS = "runs"
 TICK_S = 1.0
 ORPHANS_S = 2.0
 ALARM_S = 5.0
-DEAF_AFTER = timedelta(seconds=45)
+BEAT_S = 2.0
+# Nothing answers a ring, or a session goes round no more: what is needed is seconds, this is many times that.
+DEAF_AFTER = timedelta(seconds=6)
+SILENT_S = 7.0
 
 logger = logging.getLogger("qinglong.scheduler")
 
@@ -95,8 +99,9 @@ def run(requests: int | None = None, *, boot: UUID | None = None) -> int:
     register("control", _ring_control, TICK_S)
     register("sweep", _sweep, 5)
     register("orphans", _ring_for_orphans, ORPHANS_S)
-    patience = DEAF_AFTER.total_seconds()
-    register("watch", lambda now: _watch(now, requests), patience, after_s=patience)
+    if requests is not None:
+        register("beat", lambda _now: _tell(requests, BEAT), BEAT_S)
+    register("watch", _Watch(requests).look, TICK_S, after_s=DEAF_AFTER.total_seconds())
     clocks = [_Clock(name, make(), channel, clock.now()) for name, (make, channel) in _alarms.items()]
     logger.info("scheduler is ready")
     while True:
@@ -114,9 +119,10 @@ def run(requests: int | None = None, *, boot: UUID | None = None) -> int:
 
 
 def deaf_clusters(now: datetime) -> list[str]:
-    """Clusters that answer no ring; one of which a session lives on this node is not deaf, only busy."""
-    found = wakeups.deaf(now - DEAF_AFTER)
-    return [name for name in found if name == CONTROL or not node.any_slot_held()]
+    """Clusters that answer no ring. Not deaf, only busy, is one of which a session goes round on this node, or a
+    job is under way.
+    """
+    return [name for name in wakeups.deaf(now - DEAF_AFTER) if not _busy(name, now)]
 
 
 def _tick(now: datetime) -> None:
@@ -183,11 +189,38 @@ def _ring_for_orphans(_now: datetime) -> None:
         _ring(RUNS, anew=not living)
 
 
-def _watch(now: datetime, requests: int | None) -> None:
-    for name in deaf_clusters(now):
-        logger.error("cluster %s answers no ring", name)
-        if requests is not None:
-            os.write(requests, f"{name}\n".encode())
+def _busy(name: str, now: datetime) -> bool:
+    if name == CONTROL:
+        return control.under_way(now)
+    return bool(set(node.held_slots()) - node.silent_slots(SILENT_S).keys())
+
+
+class _Watch:
+    """Looks for clusters that are frozen, and asks for a new start where a supervisor listens."""
+
+    def __init__(self, requests: int | None) -> None:
+        self._requests = requests
+        self._silent: dict[int, float] = {}
+
+    def look(self, now: datetime) -> None:
+        """Names each cluster that is deaf or whose session went silent since the last look."""
+        for name in deaf_clusters(now):
+            logger.error("cluster %s answers no ring", name)
+            self._ask(name)
+        silent = node.silent_slots(SILENT_S)
+        # Once for each silence: a session that was started apart from us is not brought back by a new start.
+        if silent.items() - self._silent.items():
+            logger.error("a session of this node shows no life")
+            self._ask(RUNS)
+        self._silent = silent
+
+    def _ask(self, name: str) -> None:
+        if self._requests is not None:
+            _tell(self._requests, name)
+
+
+def _tell(requests: int, word: str) -> None:
+    os.write(requests, f"{word}\n".encode())
 
 
 @write_transaction

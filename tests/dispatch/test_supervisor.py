@@ -14,7 +14,7 @@ import pytest
 from django.db import connection
 from django_q.models import OrmQ
 
-from apps.core import clock, wakeups
+from apps.core import clock, control, wakeups
 from apps.core.doorbell import Doorbell
 from apps.core.jobs import CONTROL
 from apps.dispatch import drain, scheduler
@@ -117,6 +117,32 @@ def test_the_scheduler_can_have_a_part_started_anew(tmp_path: Path) -> None:
     eventually(lambda: served.notes("runs") and served.notes("web"), "both there")
     os.write(wishes, b"runs\nnonsense\n")
     eventually(lambda: len(served.notes("runs")) == 2, "a second start")
+    assert len(served.notes("web")) == 1
+    assert served.end() == 0
+
+
+def test_a_watched_part_that_falls_silent_is_started_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree, "SILENT_S", 0.6)
+    monkeypatch.setattr(tree, "REPLACE_S", 0.2)
+    requests, wishes = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+    def parts(served: Served) -> list[Part]:
+        def beating() -> int:
+            served.note("beating")
+            while True:
+                os.write(wishes, b".\n")
+                time.sleep(0.1)
+
+        return [Part("scheduler", beating, watched=True), sleeper(served, "web")]
+
+    served = Served(tmp_path / "journal", parts, requests)
+    eventually(lambda: served.notes("beating"), "a start")
+    time.sleep(0.9)
+    assert len(served.notes("beating")) == 1
+    os.kill(served.notes("beating")[0][0], signal.SIGSTOP)
+    eventually(lambda: len(served.notes("beating")) == 2, "a second start")
     assert len(served.notes("web")) == 1
     assert served.end() == 0
 
@@ -235,13 +261,42 @@ def test_a_lost_ring_is_rung_again_and_deafness_is_told_from_being_busy(
         time.advance(20_000)
         scheduler._sweep(clock.now())
     assert OrmQ.objects.count() == 6
-    monkeypatch.setattr("apps.core.node.any_slot_held", lambda: True)
+    monkeypatch.setattr("apps.core.node.held_slots", lambda: [1])
+    monkeypatch.setattr("apps.core.node.silent_slots", lambda _after: {})
     assert scheduler.deaf_clusters(clock.now()) == []
-    monkeypatch.setattr("apps.core.node.any_slot_held", lambda: False)
+    monkeypatch.setattr("apps.core.node.silent_slots", lambda _after: {1: 0.0})
+    assert scheduler.deaf_clusters(clock.now()) == ["runs"]
+    monkeypatch.setattr("apps.core.node.held_slots", lambda: [])
     assert scheduler.deaf_clusters(clock.now()) == ["runs"]
     wakeups.answer("runs")
     scheduler._ring("runs")
-    assert scheduler.deaf_clusters(clock.now() + timedelta(seconds=30)) == []
+    assert scheduler.deaf_clusters(clock.now() + timedelta(seconds=5)) == []
+
+
+@pytest.mark.django_db
+def test_a_control_cluster_with_a_job_under_way_is_busy(time: Time) -> None:
+    scheduler._ring(CONTROL)
+    begun = clock.now()
+    time.advance(9_000)
+    assert scheduler.deaf_clusters(clock.now()) == [CONTROL]
+    control.enrol(begun)
+    control._claim(control.jobs()[0].name, "somebody")
+    assert scheduler.deaf_clusters(clock.now()) == []
+    time.advance(30_000)
+    assert scheduler.deaf_clusters(clock.now()) == [CONTROL]
+
+
+@pytest.mark.django_db
+def test_a_silent_session_is_asked_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was started apart from the supervisor comes back by no new start of the cluster."""
+    requests, wishes = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    watch = scheduler._Watch(wishes)
+    for silent in ({}, {1: 5.0}, {1: 5.0}, {}, {1: 5.0}, {1: 9.0, 2: 1.0}):
+        monkeypatch.setattr("apps.core.node.silent_slots", lambda _after, silent=silent: silent)
+        watch.look(clock.now())
+    assert os.read(requests, 4096) == b"runs\n" * 3
+    for descriptor in (requests, wishes):
+        os.close(descriptor)
 
 
 @pytest.mark.django_db
@@ -263,7 +318,7 @@ def test_a_failing_tick_does_not_stop_the_others(
 def test_a_launcher_that_does_not_end_is_killed_without_its_shims(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tree, "REPLACE_S", 0.5)
+    monkeypatch.setattr(tree, "END_S", 0.5)
 
     def parts(served: Served) -> list[Part]:
         def deaf() -> int:

@@ -25,8 +25,12 @@ BACKOFF_MIN_S = 0.5
 BACKOFF_MAX_S = 30.0
 SETTLED_S = 60.0
 DRAIN_S = 30.0
-# A part told to end for a new start gets this long before its processes are killed.
-REPLACE_S = 10.0
+# How long a part told to end gets before its processes are killed: one that stands still will not use it.
+END_S = 10.0
+REPLACE_S = 1.5
+# A watched part that says nothing for so long is frozen; it speaks every two seconds.
+SILENT_S = 12.0
+BEAT = "."
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 
@@ -43,12 +47,15 @@ class Stage(Enum):
 class Part:
     """One main process. `run` is called in it and returns its exit code.
 
-    `apart` marks the launcher: it leaves our session, outlives us when we are killed, and is ended last.
+    `apart` marks the launcher: it leaves our session, outlives us when we are killed, and is ended last. One that
+    is `watched` says BEAT through the pipe of requests, and is started anew when it no longer does.
     """
 
     name: str
     run: Callable[[], int]
     apart: bool = False
+    watched: bool = False
+    heard_at: float = 0.0
     pid: int = 0
     started_at: float = 0.0
     start_at: float = 0.0
@@ -75,6 +82,7 @@ class Tree:
             self._start_due()
             self._wait()
             self._collect()
+            self._replace_silent()
             self._kill_due()
         return 0 if self._stage is Stage.DRAINING else 1
 
@@ -109,7 +117,7 @@ class Tree:
             self._kill([part for part in living if not part.apart])
         if all(part.apart for part in living):
             for part in living:
-                self._end(part)
+                self._end(part, END_S)
 
     def _fork(self, part: Part) -> None:
         sys.stdout.flush()
@@ -121,6 +129,7 @@ class Tree:
         if pid == 0:
             self._become(part, parent)
         part.pid, part.started_at = pid, time.monotonic()
+        part.heard_at = part.started_at
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
     def _become(self, part: Part, parent: int) -> None:
@@ -155,6 +164,7 @@ class Tree:
         now = time.monotonic()
         times = [part.start_at for part in self._parts if not part.pid and self._stage is Stage.SERVING]
         times += [part.kill_at for part in self._parts if part.kill_at is not None]
+        times += [part.heard_at + SILENT_S for part in self._watched()]
         if self._stage is Stage.DRAINING:
             times.append(self._drain_until)
         elif self._stage is Stage.STOPPING:
@@ -166,18 +176,32 @@ class Tree:
         if self._wake in ready:
             os.read(self._wake, 4096)
         if self._requests in ready and self._requests is not None:
-            self._replace(os.read(self._requests, 4096).decode("ascii", "replace").split())
+            words = os.read(self._requests, 4096).decode("ascii", "replace").split()
+            if BEAT in words:
+                for part in self._watched():
+                    part.heard_at = time.monotonic()
+            self._replace([part for part in self._living() if part.name in words])
 
-    def _replace(self, names: list[str]) -> None:
-        """Ends the parts named by the scheduler, so that they start anew."""
-        for part in self._living():
-            if part.name in names and part.kill_at is None:
+    def _watched(self) -> list[Part]:
+        """The parts whose silence means something."""
+        if self._stage is not Stage.SERVING:
+            return []
+        return [part for part in self._living() if part.watched and part.kill_at is None]
+
+    def _replace_silent(self) -> None:
+        silent_since = time.monotonic() - SILENT_S
+        self._replace([part for part in self._watched() if part.heard_at <= silent_since])
+
+    def _replace(self, parts: list[Part]) -> None:
+        """Ends parts, so that they start anew."""
+        for part in parts:
+            if part.kill_at is None:
                 logger.error("%s is started anew", part.name)
-                self._end(part)
+                self._end(part, REPLACE_S)
 
-    def _end(self, part: Part) -> None:
+    def _end(self, part: Part, grace_s: float) -> None:
         if part.kill_at is None:
-            part.kill_at = time.monotonic() + REPLACE_S
+            part.kill_at = time.monotonic() + grace_s
             process.kill(part.pid, signal.SIGTERM)
 
     def _collect(self) -> None:

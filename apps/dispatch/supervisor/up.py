@@ -69,7 +69,7 @@ def _tree(listener: socket.socket, address: str, workers: int) -> Tree:
         Part("launcher", serve_launcher, apart=True),
         Part("web", serve_web),
         *(Part(name, partial(serve_cluster, name)) for name in names),
-        Part("scheduler", serve_scheduler),
+        Part("scheduler", serve_scheduler, watched=True),
     ]
     return Tree(parts, requests)
 
