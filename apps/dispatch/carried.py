@@ -87,15 +87,24 @@ def never_started(folder: Path) -> bool:
 
     A missing folder proves nothing: a script can remove its own.
     """
+    return _mode_unheld(folder) == PREPARED
+
+
+def unheld(folder: Path) -> bool:
+    """Whether the folder is there and no shim holds it."""
+    return _mode_unheld(folder) is not None
+
+
+def _mode_unheld(folder: Path) -> int | None:
     try:
         descriptor = os.open(folder, _FOLDER)
     except OSError:
-        return False
+        return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return stat.S_IMODE(os.fstat(descriptor).st_mode) == PREPARED
+        return stat.S_IMODE(os.fstat(descriptor).st_mode)
     except OSError:
-        return False
+        return None
     finally:
         os.close(descriptor)
 

@@ -23,6 +23,7 @@ from apps.artifacts.facts import (
     sync_directory,
     write_all,
 )
+from apps.dispatch.journal import Entry, shard_of
 
 RECEIPT_BYTES_MAX = 4096
 QUARANTINE = ".quarantine"
@@ -136,6 +137,10 @@ class Reservation:
         self._final = final
         self._attempt_id = attempt_id
 
+    def note(self, entry: Entry) -> None:
+        """Have the journal say how far the attempt is; a few microseconds, nothing is synced. OSError."""
+        os.pwrite(self._descriptor, entry.encode(), 0)
+
     def publish(self, receipt: Receipt) -> None:
         """Fill, sync and link (§8.2). ReceiptExists, ReceiptInvalid or OSError; the temporary goes."""
         try:
@@ -162,7 +167,7 @@ class Reservation:
 
 
 class ReceiptStore:
-    """The receipts under one absolute root; only `left_reserved` lists a directory."""
+    """The receipts under one absolute root; which there are, the database tells."""
 
     def __init__(self, root: str) -> None:
         if not root.startswith("/") or "\0" in root:
@@ -189,20 +194,6 @@ class ReceiptStore:
             reservation.discard()
             raise
         return reservation
-
-    def left_reserved(self, attempt_id: str) -> bool:
-        """Whether a reservation of the attempt is there, as a shim leaves it that is killed; looks through its folder.
-
-        True as well where that cannot be told.
-        """
-        shard, name = os.path.split(self._path(attempt_id))
-        start = f".{name.removesuffix('.json')}."
-        try:
-            return any(entry.startswith(start) for entry in os.listdir(shard))  # noqa: PTH208  - no pathlib in here
-        except FileNotFoundError:
-            return False
-        except OSError:
-            return True
 
     def publish(self, receipt: Receipt) -> None:
         """Write a receipt without a reservation made before. Errors as in `Reservation.publish`."""
@@ -241,11 +232,11 @@ class ReceiptStore:
         return _unlink(self._path(attempt_id))
 
     def remove_all(self, attempt_ids: list[str]) -> set[str]:
-        """Unlink receipts and sync each folder once; returns those that were there."""
-        gone = {attempt_id for attempt_id in attempt_ids if _unlink(self._path(attempt_id), sync=False)}
-        for shard in {attempt_id[:2] for attempt_id in gone}:
-            sync_directory(f"{self._root}/{shard}")
-        return gone
+        """Unlink receipts; returns those that were there.
+
+        Nothing is synced: what a power loss brings back belongs to an attempt that ended, and is found as an orphan.
+        """
+        return {attempt_id for attempt_id in attempt_ids if _unlink(self._path(attempt_id), sync=False)}
 
     def quarantine(self, attempt_id: str) -> str | None:
         """Move an invalid receipt aside; repeatable after a crash at any point (§8.2).
@@ -254,7 +245,7 @@ class ReceiptStore:
         A directory under the receipt's name cannot be linked and is renamed instead.
         """
         source = self._path(attempt_id)
-        reference = f"{QUARANTINE}/{attempt_id[:2]}/{attempt_id}.json"
+        reference = quarantine_reference(attempt_id)
         target = f"{self._root}/{reference}"
         if not os.path.lexists(source):
             return reference if os.path.lexists(target) else None
@@ -276,17 +267,21 @@ class ReceiptStore:
 
     def purge_quarantine(self, attempt_id: str) -> bool:
         """Delete a quarantined entry; False when there was none."""
-        target = f"{self._root}/{QUARANTINE}/{attempt_id[:2]}/{self._name(attempt_id)}"
-        return _unlink(target)
+        return _unlink(f"{self._root}/{quarantine_reference(attempt_id)}")
 
     def _path(self, attempt_id: str) -> str:
-        return f"{self._root}/{attempt_id[:2]}/{self._name(attempt_id)}"
+        return f"{self._root}/{_place(attempt_id)}"
 
-    @staticmethod
-    def _name(attempt_id: str) -> str:
-        if not is_uuid7(attempt_id):
-            raise ReceiptInvalid("not an attempt id")
-        return f"{attempt_id}.json"
+
+def quarantine_reference(attempt_id: str) -> str:
+    """Where an invalid receipt is kept, below the root. ReceiptInvalid for what is no attempt id."""
+    return f"{QUARANTINE}/{_place(attempt_id)}"
+
+
+def _place(attempt_id: str) -> str:
+    if not is_uuid7(attempt_id):
+        raise ReceiptInvalid("not an attempt id")
+    return f"{shard_of(attempt_id)}/{attempt_id}.json"
 
 
 def _unlink(path: str, *, sync: bool = True) -> bool:

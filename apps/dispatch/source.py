@@ -14,7 +14,7 @@ from apps.artifacts.facts import ArtifactFileError
 from apps.core import clock, node
 from apps.core.errors import Busy
 from apps.dispatch import carried as carrying
-from apps.dispatch import launching
+from apps.dispatch import journal, launching
 from apps.dispatch.carried import Carried
 from apps.dispatch.cleanup import Cleaner
 from apps.dispatch.fence import LeaseFence
@@ -204,18 +204,22 @@ class RunSource:
         )
 
     def _never_started(self, item: Carried) -> bool:
-        """Whether it is proven; the folder alone is no proof, since a script can make its own look like that.
+        """Whether it is proven: by the node's journal where a shim noted something, else by the folder.
 
-        A shim takes its reservation back when it ends without `go`, and leaves it only where it is killed. Of an
-        earlier boot the disk may have kept less than happened.
+        A shim that ends without `go` takes back what it noted, a killed one leaves it. The folder alone is no proof
+        beside an entry, since a script can make its own look like that. Of an earlier boot the disk may have kept
+        less than happened.
         """
         handle = item.handle
-        return (
-            handle is not None
-            and handle.boot_id == boot_id()
-            and carrying.never_started(item.folder)
-            and not self._receipts.left_reserved(str(item.lease.attempt_id))
-        )
+        if handle is None or handle.boot_id != boot_id() or not carrying.unheld(item.folder):
+            return False
+        try:
+            found = journal.entries(str(launching.receipts_root()), str(item.lease.attempt_id))
+        except OSError:
+            return False
+        if found:
+            return journal.never_launched(found, handle.boot_id)
+        return carrying.never_started(item.folder)
 
     def _act(self, news: News, stored: Stored) -> None:
         """Acts on what is on record now: `go`, launch, let go, remove receipts."""

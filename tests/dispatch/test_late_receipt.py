@@ -25,9 +25,9 @@ def test_a_session_keeps_the_receipt_of_what_it_no_longer_holds(home: Home) -> N
             assert expiry.expire(RunDispatchLease.objects.get(run=run).pk) == "lost"
         gate.touch()
         name = str(kit.attempt_of(run).pk)
-        wait((home.node / "receipts" / name[:2] / f"{name}.json").exists, "the receipt")
+        wait((home.node / "receipts" / name[-2:] / f"{name}.json").exists, "the receipt")
         wait(lambda: Worker.objects.filter(available_slots=8).exists(), "the session lets go")
     home.session()
     assert kit.fresh(run).status == "lost"
     assert CompletionReceiptJournal.objects.get().state == "quarantined"
-    assert (home.node / "receipts" / ".quarantine" / name[:2] / f"{name}.json").exists()
+    assert (home.node / "receipts" / ".quarantine" / name[-2:] / f"{name}.json").exists()

@@ -235,7 +235,7 @@ def test_killed_session(kit: Kit, stage: str) -> None:
     session.stdout.close()
     receipts = kit.home / "receipts"
     if stage in ("go", "started"):
-        path = receipts / attempt[:2] / f"{attempt}.json"
+        path = receipts / attempt[-2:] / f"{attempt}.json"
         until(path.exists)
         assert b'"exit_code":11' in path.read_bytes()
     else:

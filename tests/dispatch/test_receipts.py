@@ -35,7 +35,7 @@ def test_round_trip(store: ReceiptStore, tmp_path: Path) -> None:
     assert store.read(ATTEMPT) is None
     store.publish(RECEIPT)
     assert store.read(ATTEMPT) == RECEIPT
-    path = tmp_path / "receipts" / "01" / f"{ATTEMPT}.json"
+    path = tmp_path / "receipts" / "02" / f"{ATTEMPT}.json"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert os.listdir(path.parent) == [path.name]
@@ -111,7 +111,7 @@ def test_roots_and_ids_are_checked(store: ReceiptStore) -> None:
 
 def test_reservation_can_be_given_back(store: ReceiptStore, tmp_path: Path) -> None:
     reservation = store.reserve(ATTEMPT)
-    shard = tmp_path / "receipts" / "01"
+    shard = tmp_path / "receipts" / "02"
     [temporary] = os.listdir(shard)
     assert (shard / temporary).stat().st_size == 4096
     assert store.read(ATTEMPT) is None
@@ -130,7 +130,7 @@ def test_reservation_is_for_its_attempt(store: ReceiptStore) -> None:
 
 def test_shard_that_is_a_symlink_is_refused(store: ReceiptStore, tmp_path: Path) -> None:
     (tmp_path / "receipts").mkdir()
-    (tmp_path / "receipts" / "01").symlink_to(tmp_path)
+    (tmp_path / "receipts" / "02").symlink_to(tmp_path)
     with pytest.raises(UnsafeTarget):
         store.publish(RECEIPT)
 
@@ -151,10 +151,10 @@ def test_reserved_space_survives_a_size_limit(store: ReceiptStore) -> None:
 
 def test_quarantine_at_every_crash_point(store: ReceiptStore, tmp_path: Path) -> None:
     root = tmp_path / "receipts"
-    reference = f".quarantine/01/{ATTEMPT}.json"
+    reference = f".quarantine/02/{ATTEMPT}.json"
     assert store.quarantine(ATTEMPT) is None
     store.publish(RECEIPT)
-    source, target = root / "01" / f"{ATTEMPT}.json", root / reference
+    source, target = root / "02" / f"{ATTEMPT}.json", root / reference
     assert store.quarantine(ATTEMPT) == reference
     assert (source.exists(), target.exists()) == (False, True)
     assert stat.S_IMODE(target.parent.stat().st_mode) == 0o700

@@ -349,7 +349,7 @@ def test_a_damaged_receipt_of_a_lost_attempt_ends_no_session(home: Home) -> None
 
     CompletionReceiptJournal.objects.update(node_id=node.node_id())
     name = str(lease.attempt_id)
-    file = home.node / "receipts" / name[:2] / f"{name}.json"
+    file = home.node / "receipts" / name[-2:] / f"{name}.json"
     file.parent.mkdir(parents=True)
     file.write_text("{")
     assert home.session() == "idle"

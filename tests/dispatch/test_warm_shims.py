@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 import pytest
 
+from apps.dispatch import journal
 from apps.dispatch.carried import never_started
 from apps.dispatch.launcher import files
 from apps.dispatch.launching import Planner, attempt_folder, receipts_root
@@ -280,13 +281,13 @@ def test_a_script_cannot_make_its_run_look_as_if_it_had_never_started(kit: Kit) 
     live = kit.launch('chmod 1700 "$TMPDIR"; kill -9 $PPID').go()
     until(lambda: not alive(live.wait("ready").pid), "the end of the shim")
     assert never_started(Path(live.spec.attempt_dir))
-    store = ReceiptStore(live.spec.receipts_root)
-    assert store.left_reserved(live.spec.attempt_id)
+    found = journal.entries(live.spec.receipts_root, live.spec.attempt_id)
+    assert [one and one.state for one in found] == ["started"]
     other = kit.launch("exit 0")
     other.wait("ready")
     other.shim.close()
     until(lambda: never_started(Path(other.spec.attempt_dir)), "the folder that says so")
-    assert not store.left_reserved(other.spec.attempt_id)
+    assert journal.entries(other.spec.receipts_root, other.spec.attempt_id) == []
 
 
 @pytest.mark.parametrize("left", ["reservation", "boot"])

@@ -46,7 +46,7 @@ def test_runs_26_publish_race(tmp_path: Path) -> None:
     with pytest.raises(ReceiptExists):
         store.publish(receipt(9))
     assert store.read(ATTEMPT) == receipt(winner)
-    [path] = (tmp_path / "01").iterdir()
+    [path] = (tmp_path / "02").iterdir()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
@@ -58,7 +58,7 @@ def test_runs_26_killed_between_write_and_link(tmp_path: Path) -> None:
         ReceiptStore(str(tmp_path)).publish(receipt(0))
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    [left] = (tmp_path / "01").iterdir()
+    [left] = (tmp_path / "02").iterdir()
     assert left.name.endswith(".tmp")
     assert ReceiptStore(str(tmp_path)).read(ATTEMPT) is None
 
@@ -77,7 +77,7 @@ TAMPERED = {
 @pytest.mark.parametrize("kind", [*TAMPERED, "symlink", "directory", "fifo"])
 def test_runs_27_receipt_tampering(tmp_path: Path, kind: str) -> None:
     store = ReceiptStore(str(tmp_path))
-    path = tmp_path / "01" / f"{ATTEMPT}.json"
+    path = tmp_path / "02" / f"{ATTEMPT}.json"
     path.parent.mkdir()
     if kind == "symlink":
         target = tmp_path / "target"
@@ -91,7 +91,7 @@ def test_runs_27_receipt_tampering(tmp_path: Path, kind: str) -> None:
         path.write_bytes(TAMPERED[kind])
     with pytest.raises(ReceiptInvalid):
         store.read(ATTEMPT)
-    assert store.quarantine(ATTEMPT) == f".quarantine/01/{ATTEMPT}.json"
+    assert store.quarantine(ATTEMPT) == f".quarantine/02/{ATTEMPT}.json"
     assert not os.path.lexists(path)
     assert store.read(ATTEMPT) is None
     assert store.purge_quarantine(ATTEMPT) is True

@@ -61,7 +61,7 @@ def test_runs_28_wrong_token_or_sequence(
     assert kit.fresh(lease.run_id).version == version and kit.attempt_of(lease.run_id).status == "running"
     receipts.quarantine(lease.attempt_id, store)
     row = CompletionReceiptJournal.objects.get()
-    assert (row.state, row.quarantine_ref) == ("quarantined", f".quarantine/{name[:2]}/{name}.json")
+    assert (row.state, row.quarantine_ref) == ("quarantined", f".quarantine/{name[-2:]}/{name}.json")
     assert store.read(name) is None
     time.advance(receipts.QUARANTINE_MS - 1)
     assert receipts.reconcile(kit.NODE, store) == 0

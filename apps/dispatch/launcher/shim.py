@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from apps.artifacts.facts import ArtifactFileError, TruncationFact, publish_fact
+from apps.dispatch.journal import ACCEPTED, LAUNCHING, STARTED, Entry
 from apps.dispatch.launcher import hooks, programs, tree
 from apps.dispatch.launcher.control import Channel
 from apps.dispatch.launcher.files import (
@@ -100,7 +101,9 @@ def _prepare(
         undo.append(reservation.discard)
         pid = os.getpid()
         stat = tree.read_stat(pid)
-        channel.send("ready", pid, stat.start_ticks if stat else 0, boot)
+        note = _Journal(reservation, spec, pid, stat.start_ticks if stat else 0, boot)
+        note(ACCEPTED)
+        channel.send("ready", pid, note.start_ticks, boot)
         make_working_folder(spec)
         while channel.open and not loop.go and loop.stop_cause is None:
             loop.turn()
@@ -110,6 +113,7 @@ def _prepare(
             raise PrepareError("stopped", "stopped before it was started")
         if loop.go:
             # From here on there is always a receipt, also when a stop came with the `go`.
+            note(LAUNCHING)
             folder.mark_go()
             undo.clear()
     except (PrepareError, SpecError, ReceiptExists, ArtifactFileError) as error:
@@ -124,7 +128,28 @@ def _prepare(
     if failure is not None or not loop.go:
         return None
     given = empty_input if spec.input is None else f"{spec.attempt_dir}/{INPUT}"
-    return Run(spec, given, channel=channel, loop=loop, folder=folder, sink=sink, reservation=reservation)
+    return Run(
+        spec, given, channel=channel, loop=loop, folder=folder, sink=sink, reservation=reservation, note=note
+    )
+
+
+class _Journal:
+    """Says in the node's journal how far the attempt is."""
+
+    def __init__(
+        self, reservation: Reservation, spec: LaunchSpec, pid: int, start_ticks: int, boot: str
+    ) -> None:
+        self._reservation = reservation
+        self._spec = spec
+        self._pid = pid
+        self._boot = boot
+        self.start_ticks = start_ticks
+
+    def __call__(self, state: str) -> None:
+        spec = self._spec
+        self._reservation.note(
+            Entry(spec.run_id, spec.attempt_id, state, self._pid, self.start_ticks, self._boot, wall_ms())
+        )
 
 
 def _read_whole(descriptor: int) -> bytes:
@@ -148,8 +173,10 @@ class Run:
         folder: AttemptFolder,
         sink: LogSink,
         reservation: Reservation,
+        note: Callable[[str], None],
     ) -> None:
         self._spec = spec
+        self._note = note
         self._input = given
         self._channel = channel
         self._loop = loop
@@ -297,6 +324,8 @@ class Run:
         """Tell the session once that something was started; pid 0 when there was nothing to start."""
         if not self._announced:
             self._announced = True
+            with suppress(OSError):
+                self._note(STARTED)
             self._channel.send("started", pid, self._started_at_ms)
 
     def _wait(self, pid: int) -> int | None:

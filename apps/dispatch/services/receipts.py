@@ -12,7 +12,7 @@ from apps.core.db import write_transaction
 from apps.dispatch.carried import remove_folder
 from apps.dispatch.launching import attempt_folder
 from apps.dispatch.models import CompletionReceiptJournal
-from apps.dispatch.receipts import ReceiptInvalid, ReceiptStore
+from apps.dispatch.receipts import ReceiptInvalid, ReceiptStore, quarantine_reference
 from apps.runs.machine import ATTEMPT_ENDED
 
 PAGE = 64
@@ -98,10 +98,9 @@ def quarantine(attempt_id: UUID, store: ReceiptStore) -> None:
 @write_transaction
 def _mark_quarantined(attempt_id: UUID) -> None:
     now = clock.now()
-    name = str(attempt_id)
     CompletionReceiptJournal.objects.filter(attempt_id=attempt_id, state="pending").update(
         state="quarantined",
-        quarantine_ref=f".quarantine/{name[:2]}/{name}.json",
+        quarantine_ref=quarantine_reference(str(attempt_id)),
         purge_after=now + timedelta(milliseconds=QUARANTINE_MS),
         updated_at=now,
     )
