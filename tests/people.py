@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth.hashers import make_password
-from django.test import Client
+from django.test import Client, RequestFactory
 
-from apps.access.models import User
+from apps.access.models import SignIn, User
 from apps.access.scopes import Credential
-from apps.access.services import create_token
+from apps.access.services import create_token, sign_in
 from apps.access.services.accounts import _register
+from apps.access.sessions import SessionStore
 from apps.core import clock, ids
 from apps.identity.principals import Assurance, PolicySubject, Principal
 from apps.identity.services import register_subject
@@ -123,11 +125,27 @@ def api(who: User | PolicySubject, *scopes: str) -> Api:
     return Api(token(who, *scopes))
 
 
-def signed_in(user: User, *, csrf: bool = False) -> Client:
-    """A browser with a session that is fresh."""
+def signed_in(
+    user: User,
+    *,
+    csrf: bool = False,
+    assurance: Assurance = Assurance.SINGLE_FACTOR,
+    method: str = "password",
+    provider: tuple[str, str] | None = None,
+    **headers: str,
+) -> Client:
+    """A browser with a session that is fresh, by the binding of the account or another one."""
+    request = RequestFactory().post("/panel/login/", **headers)
+    request.session = SessionStore()
+    name, provider_subject = provider or ("local", str(user.pk))
+    sign_in(request, subject(user), method, assurance, provider=name, provider_subject=provider_subject)
+    request.session.save()
     client = Client(enforce_csrf_checks=csrf)
-    client.force_login(user, backend="apps.access.backends.LocalBackend")
-    session = client.session
-    session["authenticated_at"] = clock.now_ms()
-    session.save()
+    client.cookies[settings.SESSION_COOKIE_NAME] = request.session.session_key
     return client
+
+
+def age_sign_ins(minutes: int = 16) -> None:
+    """Lets every session have been proved so long ago."""
+    then = clock.now() - timedelta(minutes=minutes)
+    SignIn.objects.update(authenticated_at=then, created_at=then)

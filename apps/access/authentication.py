@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import hmac
 import re
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
-from django.conf import settings
 from django.http import HttpRequest
 from rest_framework import authentication, exceptions, permissions
 from rest_framework.request import Request
 
 from apps.access import services
 from apps.access.errors import CsrfFailed
-from apps.access.models import ApiToken, User
+from apps.access.models import ApiToken, SignIn, User
 from apps.access.scopes import Credential
 from apps.core import canonical, clock
 from apps.core.errors import Unauthenticated
@@ -72,7 +71,7 @@ def _holder(token: ApiToken, now: datetime) -> User | None:
     subject = identity.checked(row.type, row.id, row.status, row.version)
     user: User | None = getattr(row, "account", None)
     dead = token.revoked_at is not None or (token.expires_at is not None and token.expires_at <= now)
-    if dead or subject.status != "active" or (user is not None and not user.is_active):
+    if dead or subject.status != "active":
         raise Unauthenticated
     return user
 
@@ -81,19 +80,15 @@ class SessionAuthentication(authentication.SessionAuthentication):
     """The panel's cookie; unsafe methods need the CSRF token."""
 
     def authenticate(self, request: Request) -> tuple[User, Credential] | None:
-        """None for nobody; raises PrincipalExpired and CsrfFailed."""
-        user = getattr(request._request, "user", None)
-        if not isinstance(user, User):
-            user = getattr(user, "_wrapped", user)
-        if not isinstance(user, User) or not user.is_active:
+        """None for nobody; raises PrincipalExpired, CsrfFailed and DirectoryUnavailable."""
+        found = services.session_of(request._request)
+        if found is None:
             return None
-        principal = session_principal(request._request, user)
-        if principal is None:
-            return None
+        principal = principal_of(found, request._request)
         principal.require_active()
         self.enforce_csrf(request)
         request.principal = principal  # type: ignore[attr-defined]
-        return user, Credential("session", expires_at=principal.expires_at)
+        return found.user, Credential("session", expires_at=principal.expires_at)
 
     def enforce_csrf(self, request: Request) -> None:
         """Raises CsrfFailed."""
@@ -103,17 +98,13 @@ class SessionAuthentication(authentication.SessionAuthentication):
             raise CsrfFailed from error
 
 
-def session_principal(request: HttpRequest, user: User) -> Principal | None:
-    """The principal of a signed-in session, or None where the session does not say since when."""
-    since = request.session.get(services.AUTHENTICATED_AT)
-    key = request.session.session_key
-    if not isinstance(since, int) or key is None:
-        return None
-    at = clock.from_ms(since)
+def principal_of(found: SignIn, request: HttpRequest) -> Principal:
+    """The principal of a session; it is as sure as the session's own sign-in was."""
+    kind = found.provider.partition(":")[0]
     return Principal(
-        PolicySubject("user", user.subject_id),
-        f"local:{canonical.sha256(key)}",
-        at,
-        at + timedelta(seconds=settings.SESSION_COOKIE_AGE),
-        Assurance.SINGLE_FACTOR,
+        PolicySubject("user", found.user.subject_id),
+        f"{kind}:{canonical.sha256(request.session.session_key or '')}",
+        found.authenticated_at,
+        found.expires_at,
+        Assurance(found.assurance),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID
 
 from django.contrib.auth.backends import BaseBackend
 from django.contrib.auth.hashers import make_password
@@ -35,16 +34,11 @@ class LocalBackend(BaseBackend):
             return None
         return user if user.check_password(password) and _may_sign_in(user) else None
 
-    def get_user(self, user_id: Any) -> User | None:
-        """The account of a session while account, binding and subject are all active."""
-        if not isinstance(user_id, UUID):
-            return None
-        user = User.objects.filter(pk=user_id).first()
-        return user if user is not None and _may_sign_in(user) else None
+    def get_user(self, user_id: Any) -> None:
+        """Nobody: sessions are found in the list of live ones (`access.middleware`)."""
+        return None
 
 
 def _may_sign_in(user: User) -> bool:
-    if not user.is_active:
-        return False
     subject = resolve_authentication_subject(PROVIDER, str(user.id))
     return subject is not None and subject.id == user.subject_id

@@ -56,3 +56,19 @@ class LengthRequired(DomainError):
 class CsrfFailed(Forbidden):
     code = "csrf_failed"
     message = _("The CSRF token is missing or wrong.")
+
+
+class LastMethod(Conflict):
+    """Nobody is left without a way to sign in by a slip."""
+
+    code = "last_sign_in_method"
+    retry = Retry.NEVER
+    message = _("This is the only way to sign in; add another one first.")
+
+
+class BoundElsewhere(Conflict):
+    """The external identity is another person's; it is never moved."""
+
+    code = "authentication_bound_elsewhere"
+    retry = Retry.NEVER
+    message = _("This identity signs in somebody else.")

@@ -9,7 +9,7 @@ from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Lower
 
-from apps.core import fields
+from apps.core import clock, fields
 from apps.identity.models import IdentitySubject
 from apps.projects.models import Project
 
@@ -22,12 +22,14 @@ class UserManager(BaseUserManager["User"]):
 
 
 class User(AbstractBaseUser):
-    """The sign-in account of one identity subject. `is_superuser` = instance administrator, no project rights."""
+    """The sign-in account of one identity subject. `is_superuser` = instance administrator, no project rights.
+
+    Whether somebody may sign in at all is the subject's status and nothing here.
+    """
 
     id = fields.IdField()
     username = models.CharField(max_length=64)
     subject = models.OneToOneField(IdentitySubject, on_delete=models.PROTECT, related_name="account")
-    is_active = models.BooleanField(default=True)
     is_superuser = models.BooleanField(default=False)
     language = models.CharField(max_length=16, blank=True, default="")
     created_at = fields.created_at()
@@ -46,7 +48,7 @@ class User(AbstractBaseUser):
     @property
     def is_staff(self) -> bool:
         """Everybody who can sign in may open the panel; what they see there is the policy's decision."""
-        return self.is_active
+        return True
 
     def has_perm(self, perm: str, obj: Any = None) -> bool:
         """Django's permission tables are not used."""
@@ -55,6 +57,63 @@ class User(AbstractBaseUser):
     def has_module_perms(self, app_label: str) -> bool:
         """Django's permission tables are not used."""
         return False
+
+
+MAX_SESSIONS = 64
+
+
+class SignIn(models.Model):
+    """One live session of a person; a session without its row here is none, whatever its cookie says (§6.1).
+
+    A row goes when its session ends. `slot` holds the bound of 64 per person and platform in the database.
+    """
+
+    class Platform(models.TextChoices):
+        DESKTOP = "desktop"
+        MOBILE = "mobile"
+
+    id = fields.IdField()
+    user = models.ForeignKey(User, on_delete=models.PROTECT, related_name="sign_ins", db_index=False)
+    platform = models.CharField(max_length=8, choices=Platform)
+    slot = models.SmallIntegerField()
+    digest = models.CharField(max_length=64, editable=False)
+    provider = models.CharField(max_length=64)
+    provider_subject = models.CharField(max_length=128)
+    # Digest of the session's name at the provider, for a sign-out that comes from there.
+    provider_session = models.CharField(max_length=64, blank=True, default="", editable=False)
+    method = models.CharField(max_length=16)
+    assurance = models.CharField(max_length=16)
+    authenticated_at = models.DateTimeField()
+    created_at = fields.created_at()
+    last_seen_at = models.DateTimeField(default=clock.now)
+    expires_at = models.DateTimeField()
+    address = models.CharField(max_length=64, blank=True, default="")
+    agent = models.CharField(max_length=200, blank=True, default="")
+
+    class Meta:
+        db_table = "access_sign_ins"
+        indexes = [
+            models.Index(fields=["provider", "provider_session"], name="access_sign_in_provider"),
+            models.Index(fields=["expires_at"], name="access_sign_in_expiry"),
+        ]
+        constraints = [
+            models.UniqueConstraint(fields=["digest"], name="access_sign_in_digest"),
+            models.UniqueConstraint(fields=["user", "platform", "slot"], name="access_sign_in_slot"),
+            models.CheckConstraint(
+                condition=Q(slot__gte=0, slot__lt=MAX_SESSIONS), name="access_sign_in_slot_check"
+            ),
+            fields.one_of("platform", ["desktop", "mobile"], "access_sign_in_platform_check"),
+            fields.one_of(
+                "assurance", ["single_factor", "multi_factor", "hardware"], "access_sign_in_assurance_check"
+            ),
+            models.CheckConstraint(
+                condition=Q(expires_at__gt=F("created_at")) & Q(expires_at__gt=F("authenticated_at")),
+                name="access_sign_in_lifetime",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.platform} {self.method}"
 
 
 class ApiToken(models.Model):

@@ -10,7 +10,7 @@ from django.utils import timezone
 from apps.core import canonical
 
 # What the column holds; 160 bits of a digest of 165 random ones.
-_LENGTH = 40
+STORED_LENGTH = 40
 
 
 class SessionStore(DatabaseStore):
@@ -41,5 +41,10 @@ class SessionStore(DatabaseStore):
             super().delete(_stored(key))
 
 
+def digest_of(key: str | None) -> str:
+    """The digest of a key, as the list of live sessions has it; 64 characters."""
+    return canonical.sha256(f"session\0{key}")
+
+
 def _stored(key: str | None) -> str:
-    return canonical.sha256(f"session\0{key}")[:_LENGTH]
+    return digest_of(key)[:STORED_LENGTH]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.db import DatabaseError
-from django.db.models import OuterRef, Subquery
+from django.db.models import Exists, OuterRef, Subquery
 from django.utils.translation import gettext_lazy as _
 
 from apps.core import ids
@@ -27,6 +28,18 @@ class Subject:
     id: str
     status: str
     version: int
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The newest version of the tie between an external identity and a subject."""
+
+    provider: str
+    provider_subject: str
+    version: int
+    state: str
+    subject_id: str
+    created_at: datetime
 
 
 def check_provider(provider: str, provider_subject: str) -> None:
@@ -77,6 +90,39 @@ def resolve_authentication_subject(provider: str, provider_subject: str) -> Subj
     found = checked(*subject)
     active = state == "active" and found.status == "active" and found.type == SubjectType.USER
     return found if active else None
+
+
+def current_binding(provider: str, provider_subject: str) -> Bound | None:
+    """The newest version of one binding, revoked or not; raises InvalidInput and DirectoryUnavailable."""
+    check_provider(provider, provider_subject)
+    rows = IdentityAuthenticationBinding.objects.filter(provider=provider, provider_subject=provider_subject)
+    try:
+        row = rows.order_by("-version").first()
+    except DatabaseError as error:
+        raise DirectoryUnavailable from error
+    return None if row is None else _bound(row)
+
+
+def bindings_of(subject_id: str) -> list[Bound]:
+    """Every way a subject can sign in now, oldest first; raises DirectoryUnavailable."""
+    later = IdentityAuthenticationBinding.objects.filter(
+        provider=OuterRef("provider"),
+        provider_subject=OuterRef("provider_subject"),
+        version__gt=OuterRef("version"),
+    )
+    rows = IdentityAuthenticationBinding.objects.filter(
+        ~Exists(later), subject=subject_id, state=IdentityAuthenticationBinding.State.ACTIVE
+    )
+    try:
+        return [_bound(row) for row in rows.order_by("created_at", "id")]
+    except DatabaseError as error:
+        raise DirectoryUnavailable from error
+
+
+def _bound(row: IdentityAuthenticationBinding) -> Bound:
+    if row.state not in IdentityAuthenticationBinding.State.values or row.version < 1:
+        raise DirectoryUnavailable
+    return Bound(row.provider, row.provider_subject, row.version, row.state, row.subject_id, row.created_at)
 
 
 def checked(kind: Any, subject_id: Any, status: Any, version: Any) -> Subject:

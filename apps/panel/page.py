@@ -58,11 +58,11 @@ class Page(View):
     grant: policy.Grant
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        found = visitor_of(request)
-        if found is None:
-            return self.to_sign_in(request)
-        self.visitor = found
         try:
+            found = visitor_of(request)
+            if found is None:
+                return self.to_sign_in(request)
+            self.visitor = found
             _refuse_nul(request, kwargs)
             with timezone.override(zone_of(request)):
                 self.decide(request, **kwargs)

@@ -9,8 +9,10 @@ from datetime import tzinfo
 from django.http import HttpRequest
 from django.utils import timezone
 
-from apps.access.authentication import session_principal
+from apps.access.authentication import principal_of
 from apps.access.models import User
+from apps.access.services import session_of
+from apps.core import clock
 from apps.core.errors import InvalidInput, NotFound
 from apps.identity.principals import Principal
 from apps.projects import permissions, queries
@@ -54,13 +56,11 @@ class Visitor:
 
 
 def visitor_of(request: HttpRequest) -> Visitor | None:
-    """The signed-in person of a request, or None; three queries."""
-    user = request.user
-    if not isinstance(user, User) or not user.is_active:
+    """The signed-in person of a request, or None; three queries. Raises DirectoryUnavailable."""
+    found = session_of(request)
+    if found is None or found.expires_at <= clock.now():
         return None
-    principal = session_principal(request, user)
-    if principal is None:
-        return None
+    user, principal = found.user, principal_of(found, request)
     bindings = queries.roles_of(principal.subject)
     return Visitor(
         account=user,

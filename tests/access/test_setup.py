@@ -105,7 +105,12 @@ def test_two_at_once_make_one_owner(seeded: None) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(outcomes) == ["owner", "project_owner_bootstrap_claim_rejected"]
+    # The second is refused inside, or before its hash where the first was through by then.
+    assert outcomes.count("owner") == 1
+    assert set(outcomes) - {"owner"} <= {
+        "project_owner_bootstrap_claim_rejected",
+        "project_owner_bootstrap_project_not_pristine",
+    }
     assert User.objects.count() == 1
 
 

@@ -52,7 +52,7 @@ def test_a_silent_scheduler_by_code_only(client: Client) -> None:
 @pytest.mark.django_db
 def test_an_administrator_reads_why(client: Client) -> None:
     ran(clock.now() - timedelta(minutes=4))
-    user = get_user_model()(username="ada", is_superuser=True, is_active=True)
+    user = get_user_model()(username="ada", is_superuser=True)
 
     class Request:
         method = "GET"

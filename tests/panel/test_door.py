@@ -11,9 +11,10 @@ from django.test import Client
 
 from apps.access.models import User
 from apps.core import clock
+from apps.identity.services import set_subject_status
 from apps.projects.services.bootstrap import Issued, console_issuer, issue_owner_bootstrap
 from tests.panel.kit import LOGIN, browser
-from tests.people import PASSWORD, member
+from tests.people import PASSWORD, ROOT, member
 
 pytestmark = pytest.mark.django_db
 
@@ -52,8 +53,8 @@ def test_a_page_without_a_session_leads_to_sign_in_and_back() -> None:
 
 def test_the_same_answer_for_an_unknown_name_and_a_wrong_password() -> None:
     member("owner", "ann")
-    member("viewer", "bob")
-    User.objects.filter(username="bob").update(is_active=False)
+    bob = member("viewer", "bob")
+    set_subject_status(bob.subject_id, 1, "disabled", actor=ROOT, origin="tests")
     texts = set()
     for name, password in (("ann", "wrong"), ("nobody", PASSWORD), ("bob", PASSWORD)):
         answer = sign_in(browser(), name, password)

@@ -13,7 +13,7 @@ from apps.dispatch.services.workers import register
 from apps.projects.models import Project
 from apps.projects.queries import roles_of
 from tests.panel.kit import browser
-from tests.people import PASSWORD, account, member, project, subject
+from tests.people import PASSWORD, account, age_sign_ins, member, project, subject
 
 pytestmark = pytest.mark.django_db
 
@@ -142,9 +142,7 @@ def test_tokens_need_a_fresh_sign_in_and_good_input(owner: User, client: Client)
         ).status_code
         == 404
     )
-    session = client.session
-    session["authenticated_at"] -= 16 * 60_000
-    session.save()
+    age_sign_ins()
     stale = client.post("/panel/tokens/", {"name": "x", "preset": "all", "lifetime": "90"})
     assert stale.status_code == 403 and "session_not_fresh" in stale.content.decode()
     assert not ApiToken.objects.exists()
@@ -152,9 +150,7 @@ def test_tokens_need_a_fresh_sign_in_and_good_input(owner: User, client: Client)
 
 def test_a_sign_in_too_old_for_a_token_is_said_before_the_form_is_filled(owner: User, client: Client) -> None:
     assert "Sign in again" not in client.get("/panel/tokens/").content.decode()
-    session = client.session
-    session["authenticated_at"] -= 16 * 60_000
-    session.save()
+    age_sign_ins()
     page = client.get("/panel/tokens/").content.decode()
     assert 'formaction="/panel/logout/"' in page and "Sign in again" in page
     left = client.post("/panel/logout/", {"next": "/panel/tokens/"})

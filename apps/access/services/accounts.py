@@ -26,6 +26,7 @@ from apps.projects.services import claim_owner_bootstrap
 
 MAX_PASSWORD = 1024
 SETUP = "setup"
+_BAD_NAME = _("1 to 64 letters, digits and . @ + - _")
 
 # Django says this, and has no Chinese for it: named here, our catalogue holds it.
 _TOO_SHORT = ngettext_lazy(
@@ -68,6 +69,29 @@ def create_account(
 
 
 @db.write_transaction
+def provision_person(username: str, provider: str, provider_subject: str, *, origin: str) -> User:
+    """A person who signs in by a provider only: subject, account without password, binding, and no role (§6.4.2).
+
+    The caller has verified the identity and seen that it is unknown here. Raises InvalidInput for the name or
+    the provider, UsernameTaken, and VersionConflict where the identity is or was bound.
+    """
+    name = normal(username)
+    if not is_name(name):
+        raise InvalidInput.field("username", _BAD_NAME)
+    registered = identity.register_subject("user", origin=origin)
+    subject = PolicySubject(registered.type, registered.id)
+    return _create(
+        name,
+        make_password(None),
+        subject,
+        administrator=False,
+        actor=subject,
+        origin=origin,
+        bind=(provider, provider_subject),
+    )
+
+
+@db.write_transaction
 def _register(username: str, encoded: str, *, administrator: bool, actor: PolicySubject, origin: str) -> User:
     registered = identity.register_subject("user", actor=actor, origin=origin)
     subject = PolicySubject(registered.type, registered.id)
@@ -82,7 +106,9 @@ def _create(
     administrator: bool,
     actor: PolicySubject,
     origin: str,
+    bind: tuple[str, str] | None = None,
 ) -> User:
+    """The account of a new subject, bound by its password or by `bind`."""
     user = User(
         id=ids.uuid7(),
         username=username,
@@ -96,8 +122,9 @@ def _create(
             user.save(force_insert=True)
     except IntegrityError as error:
         raise UsernameTaken from error
+    provider, provider_subject = bind or (PROVIDER, str(user.id))
     identity.append_authentication_binding(
-        PROVIDER, str(user.id), subject.id, expected_version=0, actor=actor, origin=origin
+        provider, provider_subject, subject.id, expected_version=0, actor=actor, origin=origin
     )
     audit.record(
         audit.INSTANCE,
@@ -114,7 +141,7 @@ def _checked(username: str, password: str) -> tuple[str, str]:
     """The name in one form and the encoded password; hashing is slow and so happens outside transactions."""
     name = normal(username)
     if not is_name(name):
-        raise InvalidInput.field("username", _("1 to 64 letters, digits and . @ + - _"))
+        raise InvalidInput.field("username", _BAD_NAME)
     if len(password) > MAX_PASSWORD or not ids.is_utf8(password):
         raise InvalidInput.field("password", _("At most 1024 characters."))
     try:

@@ -58,7 +58,7 @@ class SignIn(DoorView):
         target = safe_next(request, reverse("panel:index"))
         name, password = (request.POST.get(field, "")[:_MAX_FIELD] for field in ("username", "password"))
         try:
-            services.sign_in(request, name, password)
+            services.sign_in_with_password(request, name, password)
         except (SignInRefused, TooManyAttempts) as refusal:
             wait = refusal.extra.get("retry_after")
             response = self.show(
@@ -107,7 +107,7 @@ class SetUp(DoorView):
         except DomainError as refusal:
             return self._closed(refusal)
         try:
-            services.sign_in(request, name, password)
+            services.sign_in_with_password(request, name, password)
         except TooManyAttempts:
             # Somebody guessed at this name before it existed; the account is there all the same.
             return HttpResponseRedirect(reverse("login"))

@@ -51,7 +51,7 @@ class People(Page):
     def list_page(self, status: int = 200, **context: Any) -> HttpResponse:
         """The accounts by age, with the form beneath."""
         page = pages.paginate(
-            User.objects.all(),
+            User.objects.select_related("subject"),
             [pages.moment("created_at"), pages.identifier()],
             kind="panel.people",
             scope={},
