@@ -27,7 +27,7 @@ from apps.access.endpoints import (
 from apps.access.parsers import StrictJSONParser
 from apps.core import ids
 from apps.core.errors import InvalidInput
-from apps.tasks import queries, retry, services, validation
+from apps.tasks import placement, queries, retry, services, validation
 from apps.tasks.documents import RevisionView, TaskView
 from apps.tasks.execution import DEFAULT_GRACE_MS, DEFAULT_LOG_QUOTA, LANGUAGES
 from apps.tasks.models import MAX_PARALLEL, Task
@@ -42,6 +42,14 @@ class ScriptSerializer(StrictSerializer):
     language = serializers.ChoiceField(LANGUAGES)
     source = serializers.CharField(trim_whitespace=False)  # type: ignore[assignment]
     args = serializers.ListField(child=serializers.CharField(allow_blank=True), required=False)
+
+
+class RequiresSerializer(StrictSerializer):
+    """Only a worker that has all these labels, each with this value, carries the runs."""
+
+    labels = serializers.DictField(
+        child=serializers.CharField(max_length=placement.MAX_VALUE, allow_blank=True), required=False
+    )
 
 
 class ExecutionSerializer(StrictSerializer):
@@ -66,6 +74,7 @@ class ExecutionSerializer(StrictSerializer):
     log_quota_bytes = serializers.IntegerField(
         min_value=65_536, max_value=1_073_741_824, required=False, default=DEFAULT_LOG_QUOTA
     )
+    requires = RequiresSerializer(required=False)
 
 
 class RetrySerializer(StrictSerializer):
@@ -94,12 +103,6 @@ class RetrySerializer(StrictSerializer):
     )
 
 
-class RequiresSerializer(StrictSerializer):
-    """What a node must offer."""
-
-    labels = serializers.DictField(child=serializers.CharField())
-
-
 class TaskSerializer(ExecutionSerializer):
     """A task. In a PATCH null is the default of a field, and read-only fields may stay as they are."""
 
@@ -118,7 +121,6 @@ class TaskSerializer(ExecutionSerializer):
     priority = serializers.IntegerField(min_value=-1_000, max_value=1_000, required=False)
     retry = RetrySerializer(required=False)
     labels = serializers.ListField(child=serializers.CharField(max_length=64), required=False)
-    requires = RequiresSerializer(required=False)
     pinned = serializers.BooleanField(required=False)
     revision = serializers.CharField(read_only=True)
     version = serializers.IntegerField(read_only=True)

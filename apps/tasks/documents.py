@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from apps.core.clock import rfc3339
+from apps.tasks import placement
 from apps.tasks.execution import Body, Command, Execution, Script, Shell
 from apps.tasks.models import Task
 from apps.tasks.retry import RetryRule
 from apps.tasks.revisions import Revision
-from apps.tasks.validation import DEFAULT_REQUIRES
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,6 @@ class TaskView:
             "priority": task.priority,
             "retry": task.retry or RetryRule().document(),
             "labels": task.labels,
-            "requires": DEFAULT_REQUIRES,
             "pinned": task.pinned,
             "revision": self.revision.task_revision,
             "version": task.version,
@@ -81,6 +80,7 @@ def execution_document(execution: Execution, env: Mapping[str, str]) -> dict[str
         "timeout_ms": execution.timeout_ms,
         "kill_grace_ms": execution.kill_grace_ms,
         "log_quota_bytes": execution.log_quota_bytes,
+        "requires": placement.document(execution.requires),
     }
 
 

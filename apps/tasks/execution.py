@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from apps.tasks import placement
+
 LANGUAGES = ("python", "node", "typescript", "shell")
 LOCAL_PROCESS = "local_process"
 DEFAULT_GRACE_MS = 10_000
@@ -42,7 +44,7 @@ class Execution:
     """Everything of a task that a process is made of, besides its environment.
 
     `timeout_ms` None = no deadline. `before` and `after` are shell text. `log_quota_bytes` is what is kept of
-    the output.
+    the output. `requires` is the key of the labels that a worker must have (apps.tasks.placement).
     """
 
     body: Body
@@ -52,6 +54,7 @@ class Execution:
     log_quota_bytes: int = DEFAULT_LOG_QUOTA
     before: str | None = field(default=None, repr=False)
     after: str | None = field(default=None, repr=False)
+    requires: str = placement.ANYWHERE
 
 
 def to_template(execution: Execution) -> dict[str, Any]:
@@ -61,6 +64,8 @@ def to_template(execution: Execution) -> dict[str, Any]:
         value = getattr(execution, name)
         if value is not None:
             document[name] = value
+    if execution.requires:
+        document["requires"] = placement.document(execution.requires)
     return document
 
 
@@ -76,6 +81,11 @@ def from_template(document: Any) -> Execution:
     for name in ("timeout_ms", "kill_grace_ms", "log_quota_bytes"):
         if name in values and type(values[name]) is not int:
             raise ValueError("not a number")
+    if "requires" in values:
+        try:
+            values["requires"] = placement.read(values["requires"])
+        except placement.NeedRefused as error:
+            raise ValueError("no need") from error
     try:
         return Execution(body=body, **values)
     except TypeError as error:

@@ -21,6 +21,8 @@ class TaskExecutionRevision(models.Model):
     task_revision = models.CharField(max_length=128)
     executor_type = models.CharField(max_length=64)
     execution_template = models.TextField()
+    # Of the template, for starts: the key of the labels that a worker must have (apps.tasks.placement).
+    requires = models.CharField(max_length=1024, blank=True, default="")
     context_ref = models.CharField(max_length=512)
     content_digest = models.CharField(max_length=64)
     created_at = fields.created_at()

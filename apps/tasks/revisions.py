@@ -97,6 +97,7 @@ def insert(revision: Revision) -> tuple[Literal["inserted", "idempotent"], UUID]
         task_revision=revision.task_revision,
         executor_type=revision.executor_type,
         execution_template=revision.template,
+        requires=revision.execution.requires,
         context_ref=revision.context_ref,
         content_digest=revision.digest,
         created_at=revision.created_at,
@@ -143,6 +144,8 @@ def read(row: TaskExecutionRevision) -> Revision:
     )
     if revision.template != row.execution_template:
         raise RevisionCorrupt(reason="not canonical")
+    if execution.requires != row.requires:
+        raise RevisionCorrupt(reason="requires")
     if not _DIGEST.fullmatch(row.content_digest) or not hmac.compare_digest(
         revision.digest, row.content_digest
     ):

@@ -34,7 +34,7 @@ READ_ONLY = (
     "id", "project", "enabled", "archived_at", "executor", "revision", "version", "created_at", "updated_at",
 )  # fmt: skip
 _COLUMNS = ("name", "description", "pinned", "labels", "priority", "concurrency", "max_parallel", "retry")
-_EXECUTION = ("work_dir", "timeout_ms", "kill_grace_ms", "log_quota_bytes", "before", "after")
+_EXECUTION = ("work_dir", "timeout_ms", "kill_grace_ms", "log_quota_bytes", "before", "after", "requires")
 _SLUG_TRIES = 5
 
 

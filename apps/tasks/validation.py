@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy as _
 
 from apps.core import ids
 from apps.core.errors import InvalidInput
-from apps.tasks import retry
+from apps.tasks import placement, retry
 from apps.tasks.errors import NotAvailable
 from apps.tasks.execution import (
     DEFAULT_GRACE_MS,
@@ -48,7 +48,6 @@ RESERVED_NAMES = frozenset(
         "QINGLONG_INPUT", "QINGLONG_OUTPUT", "QINGLONG_EXIT_CODE", "RUN_FENCE",
     }
 )  # fmt: skip
-DEFAULT_REQUIRES: dict[str, Any] = {"labels": {}}
 BODY_FIELDS = ("command", "shell", "script")
 _SLUG = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,62}[a-z0-9])?")
 
@@ -257,6 +256,13 @@ def _retry(value: Any) -> dict[str, Any] | None:
     return None if rule == RetryRule() else rule.document()
 
 
+def _requires(value: Any) -> str:
+    try:
+        return placement.read(value)
+    except placement.NeedRefused as refused:
+        raise Refused(refused.sentence) from None
+
+
 def _only(defaults: Iterable[Any]) -> Rule:
     """A field of a later work order: its default, or NotAvailable."""
     known = list(defaults)
@@ -296,6 +302,6 @@ RULES: dict[str, Rule] = {
     "priority": _default(0, _whole(-1_000, 1_000)),
     "retry": _default(None, _retry),
     "labels": _default([], _labels),
-    "requires": _only([DEFAULT_REQUIRES]),
+    "requires": _default(placement.ANYWHERE, _requires),
     "pinned": _default(False, _flag),
 }

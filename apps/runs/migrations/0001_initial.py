@@ -80,6 +80,7 @@ class Migration(migrations.Migration):
                 ("event_sequence", models.IntegerField(default=0)),
                 ("priority", models.IntegerField(default=0)),
                 ("holds_place", models.BooleanField(default=False)),
+                ("requires", models.CharField(blank=True, default="", max_length=1024)),
                 ("may_retry", models.BooleanField(default=False)),
                 ("idempotency_key", models.CharField(max_length=255, null=True)),
                 ("input_ref", models.UUIDField(null=True)),
@@ -577,6 +578,7 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="run",
             index=models.Index(
+                models.F("requires"),
                 models.OrderBy(models.F("priority"), descending=True),
                 models.F("queued_at"),
                 models.F("id"),
@@ -592,6 +594,7 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="run",
             index=models.Index(
+                models.F("requires"),
                 models.OrderBy(models.F("priority"), descending=True),
                 models.F("queued_at"),
                 models.F("id"),

@@ -91,6 +91,8 @@ class Run(models.Model):
     event_sequence = models.IntegerField(default=0)
     priority = models.IntegerField(default=0)
     holds_place = models.BooleanField(default=False)
+    # The key of the labels that a worker must have, of its revision (apps.tasks.placement); empty = any worker.
+    requires = models.CharField(max_length=1024, blank=True, default="")
     # Whether it has a retry policy: ends of the many runs without one never look for it.
     may_retry = models.BooleanField(default=False)
     idempotency_key = models.CharField(max_length=255, null=True)  # noqa: DJ001
@@ -122,6 +124,7 @@ class Run(models.Model):
                 condition=Q(triggered_by_type="user"), name="run_project_person",
             ),
             models.Index(
+                F("requires"),
                 F("priority").desc(),
                 F("queued_at"),
                 F("id"),
@@ -134,6 +137,7 @@ class Run(models.Model):
                 name="run_candidates",
             ),
             models.Index(
+                F("requires"),
                 F("priority").desc(),
                 F("queued_at"),
                 F("id"),

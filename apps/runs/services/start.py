@@ -201,6 +201,7 @@ def prepare(wish: Wish, task: Task, now: datetime, *, has_place: bool) -> Change
         status="created",
         priority=task.priority if wish.priority is None else wish.priority,
         holds_place=has_place,
+        requires=task.revision.requires,
         may_retry=retrying.check(task),
         idempotency_key=wish.key,
         created_at=now,

@@ -26,6 +26,7 @@ class Migration(migrations.Migration):
                 ('task_revision', models.CharField(max_length=128)),
                 ('executor_type', models.CharField(max_length=64)),
                 ('execution_template', models.TextField()),
+                ('requires', models.CharField(blank=True, default='', max_length=1024)),
                 ('context_ref', models.CharField(max_length=512)),
                 ('content_digest', models.CharField(max_length=64)),
                 ('created_at', models.DateTimeField(default=apps.core.clock.now, editable=False)),
