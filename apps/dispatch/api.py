@@ -47,7 +47,6 @@ class WorkerSerializer(StrictSerializer):
 def represent(worker: Worker) -> Any:
     """A worker as the API shows it."""
     worker.alive = queries.is_alive(worker, clock.now())  # type: ignore[attr-defined]
-    worker.labels = worker.capabilities.get("labels", {})  # type: ignore[attr-defined]
     return WorkerSerializer(worker).data
 
 

@@ -2,11 +2,15 @@
 
 Conditions are literals, so that both engines use the partial index over candidates. The dispatch loop locks
 what it takes; the paged list is the same rule without locks.
+
+Runs that need certain labels stand apart in that index, by their need: a worker without labels never meets them,
+and one with labels asks for each need that it fits, not for each run (`Needs`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -17,8 +21,10 @@ from django.db import connection
 from apps.core import bulk
 from apps.core.errors import InvalidInput
 from apps.runs.models import Run, RunAttempt
+from apps.tasks import placement
 
 MAX_PAGE = 64
+MAX_NEEDS = 16
 _ELIGIBLE = (
     "r.execution_owner = 'runtime' AND r.status IN ('queued', 'dispatching')"
     " AND r.cancel_requested_at IS NULL AND r.holds_place"
@@ -30,12 +36,26 @@ _FREE = (
 # Two questions instead of one with OR: asked together, PostgreSQL would look at every attempt that waits.
 _BEST = " ORDER BY r.priority DESC, r.queued_at, r.id LIMIT %s"
 _ORDERED = "SELECT r.priority, r.queued_at, r.id FROM runs r WHERE r.execution_owner = 'runtime'"
-_QUEUED = f"{_ORDERED} AND r.status = 'queued' AND r.cancel_requested_at IS NULL AND r.holds_place{_BEST}"
+_OPEN = " AND r.cancel_requested_at IS NULL AND r.holds_place"
+_QUEUED = f"{_ORDERED} AND r.status = 'queued'{_OPEN} AND r.requires = ''{_BEST}"
+_QUEUED_NEEDING = f"{_ORDERED} AND r.status = 'queued'{_OPEN} AND r.requires = %s{_BEST}"
 _RECLAIMED = (
-    f"{_ORDERED} AND r.status = 'dispatching' AND r.cancel_requested_at IS NULL AND r.holds_place AND EXISTS ("
+    f"{_ORDERED} AND r.status = 'dispatching'{_OPEN} AND {{fits}} AND EXISTS ("
     "SELECT 1 FROM run_attempts a LEFT JOIN run_dispatch_leases l ON l.attempt_id = a.id"
     # The offset keeps PostgreSQL from turning the question round and looking at every attempt that waits.
     f" WHERE a.run_id = r.id AND {_FREE} LIMIT 1 OFFSET 0){_BEST}"
+)
+# From need to need through the index, past however many runs have each.
+_NEXT = (
+    "SELECT r.requires FROM runs r WHERE r.execution_owner = 'runtime' AND r.status = 'queued'"
+    f"{_OPEN} AND r.requires > {{after}} ORDER BY r.requires LIMIT 1"
+)
+_NONE = "''"
+_NEEDS = (
+    f"WITH RECURSIVE needs(need) AS (SELECT ({_NEXT.format(after=_NONE)}) UNION ALL"
+    f" SELECT ({_NEXT.format(after='n.need')}) FROM needs n WHERE n.need IS NOT NULL)"
+    " SELECT need FROM needs WHERE need IS NOT NULL UNION SELECT r.requires FROM runs r"
+    f" WHERE r.execution_owner = 'runtime' AND r.status = 'dispatching'{_OPEN} AND r.requires > ''"
 )
 _LIST = (
     "SELECT r.id, a.id, r.project_id, r.task_id, r.task_revision, r.priority, r.queued_at, a.created_at,"
@@ -69,22 +89,56 @@ class Candidate:
         return (self.priority, self.queued_at, self.attempt_created_at, self.attempt_id)
 
 
-def take(now: datetime, limit: int) -> list[UUID]:
+class Needs:
+    """Which needs that runs wait with one worker fits; kept from pass to pass, so that asking costs no round."""
+
+    def __init__(self, offered: Mapping[str, str]) -> None:
+        """`offered` are the worker's labels."""
+        self._offered = offered
+        self._known: set[str] = set()
+        self.fitting: tuple[str, ...] = ()
+
+    def look_later(self) -> Callable[[], bool]:
+        """Looks for what runs need just now; the answer is whether a need came up that was not known before.
+
+        Nothing is asked for a worker without labels: it fits none.
+        """
+        if not self._offered:
+            return lambda: False
+        found = bulk.select_values_later(_NEEDS, [])
+
+        def learn() -> bool:
+            fitting = [need for need in found() if placement.fits(need, self._offered)]
+            before, self._known = self._known, set(fitting)
+            # Beyond that many at once they take turns.
+            self.fitting = tuple(random.sample(fitting, min(len(fitting), MAX_NEEDS)))
+            return not self._known <= before
+
+        return learn
+
+
+def take(now: datetime, limit: int, needs: Sequence[str] = ()) -> list[UUID]:
     """Ids of the best candidates that no other session holds, locked until the transaction ends.
 
-    The lease that follows has the last word: a lock that came too late costs a refused claim, never a second one.
+    `needs` are those that the worker fits besides having none. The lease that follows has the last word: a lock
+    that came too late costs a refused claim, never a second one.
     """
-    return take_later(now, limit)()
+    return take_later(now, limit, needs)()
 
 
-def take_later(now: datetime, limit: int) -> Callable[[], list[UUID]]:
+def take_later(now: datetime, limit: int, needs: Sequence[str] = ()) -> Callable[[], list[UUID]]:
     """The same, with the answer when it is called for."""
     lock = " FOR NO KEY UPDATE OF r SKIP LOCKED" if connection.vendor == "postgresql" else ""
-    queued = bulk.select_later(_QUEUED + lock, [limit])
-    reclaimed = bulk.select_later(_RECLAIMED + lock, [_time(now), limit])
+    fits = f"r.requires IN ({', '.join(['%s'] * len(needs))}, '')" if needs else "r.requires = ''"
+    asked = [
+        bulk.select_later(_QUEUED + lock, [limit]),
+        bulk.select_later(_RECLAIMED.format(fits=fits) + lock, [*needs, _time(now), limit]),
+        *(bulk.select_later(_QUEUED_NEEDING + lock, [need, limit]) for need in needs),
+    ]
 
     def best() -> list[UUID]:
-        found = [(-priority, queued_at, _uuid(pk)) for priority, queued_at, pk in [*queued(), *reclaimed()]]
+        rows = [row for answer in asked for row in answer()]
+        found = [(-priority, queued_at, _uuid(pk)) for priority, queued_at, pk in rows]
         return [pk for _priority, _queued_at, pk in sorted(found)[:limit]]
 
     return best

@@ -21,6 +21,7 @@ from apps.dispatch.fence import KEY_COLUMNS, LeaseFence, WorkerFence
 from apps.dispatch.models import LEASE_MAX_MS, LEASE_MIN_MS, RunDispatchLease, Worker
 from apps.runs.machine import Change
 from apps.runs.models import Run, RunAttempt
+from apps.tasks import placement
 
 _CLAIMED = [
     "run_id", "status", "version", "lease_generation", "worker_id", "worker_session_id", "worker_generation",
@@ -175,6 +176,8 @@ def _refusal(
         if lease.status == "completed":
             return Outcome("not_eligible")
     if worker.status != "online" or worker.available_slots < 1:
+        return Outcome("worker_unavailable")
+    if run.requires and not placement.fits(run.requires, worker.labels):
         return Outcome("worker_unavailable")
     if held >= worker.max_concurrent_runs:
         return Outcome("capacity_exhausted")

@@ -56,6 +56,12 @@ class Worker(models.Model):
     def __str__(self) -> str:
         return self.id
 
+    @property
+    def labels(self) -> dict[str, str]:
+        """What it offers to runs that need something."""
+        found: dict[str, str] = self.capabilities.get("labels", {})
+        return found
+
 
 class RunDispatchLease(models.Model):
     """The right of one worker session to carry one attempt; the raw token never leaves the dispatcher."""

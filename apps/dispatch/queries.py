@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -16,6 +16,7 @@ from apps.dispatch import fence as fences
 from apps.dispatch.fence import LeaseFence
 from apps.dispatch.models import RunDispatchLease, Worker
 from apps.runs.models import Run
+from apps.tasks import placement
 
 RECOVERABLE_MAX = 64
 
@@ -32,20 +33,29 @@ class Recoverable:
 def waiting_for(runs: Sequence[Run]) -> dict[UUID, str]:
     """Why each run waits; one query, none where nothing is queued.
 
-    `place`: its task has none free. `worker`: nobody takes runs. `priority`: all slots are taken, and others may
-    come first. `retry`: it is tried again later. A run that is about to be taken is not in the answer.
+    `place`: its task has none free. `worker`: nobody takes runs. `labels`: somebody does, and nobody has all the
+    labels it needs. `priority`: all slots are taken, and others may come first. `retry`: it is tried again later. A
+    run that is about to be taken is not in the answer.
     """
     again = {run.pk: "retry" for run in runs if run.status == "retry_wait"}
     queued = [run for run in runs if run.status == "queued"]
     if not queued:
         return again
-    slots = [
-        worker.available_slots
+    online = [
+        (worker.available_slots, worker.labels)
         for worker in Worker.objects.filter(status="online", lease_expires_at__gt=clock.now())
     ]
-    reason = None if any(slots) else "priority" if slots else "worker"
-    reasons = {run.pk: "place" if not run.holds_place else reason for run in queued}
+    reasons = {run.pk: _reason(run, online) for run in queued}
     return again | {pk: why for pk, why in reasons.items() if why is not None}
+
+
+def _reason(run: Run, online: Sequence[tuple[int, Mapping[str, str]]]) -> str | None:
+    if not run.holds_place:
+        return "place"
+    if not online:
+        return "worker"
+    slots = [free for free, labels in online if placement.fits(run.requires, labels)]
+    return "labels" if not slots else None if any(slots) else "priority"
 
 
 def page_workers(*, limit: int = pages.DEFAULT_LIMIT, cursor: str | None = None) -> Page[Worker]:
@@ -89,8 +99,15 @@ def recoverable(
 
 
 def oldest_undispatched() -> timedelta | None:
-    """How long the oldest run that could be carried has been waiting; None where none waits."""
+    """How long the oldest run that any worker could carry has been waiting; None where none waits.
+
+    One that needs labels may wait for a worker that is not there: that is its task's trouble, not dispatch's.
+    """
     oldest = Run.objects.filter(
-        status="queued", execution_owner="runtime", holds_place=True, cancel_requested_at__isnull=True
+        status="queued",
+        execution_owner="runtime",
+        holds_place=True,
+        cancel_requested_at__isnull=True,
+        requires=placement.ANYWHERE,
     ).aggregate(oldest=Min("queued_at"))["oldest"]
     return clock.now() - oldest if oldest else None

@@ -13,8 +13,8 @@ from django.db import DatabaseError, InterfaceError, OperationalError
 from apps.artifacts.facts import ArtifactFileError
 from apps.core import clock, node
 from apps.core.errors import Busy
+from apps.dispatch import candidates, journal, launching
 from apps.dispatch import carried as carrying
-from apps.dispatch import journal, launching
 from apps.dispatch.carried import Carried
 from apps.dispatch.cleanup import Cleaner
 from apps.dispatch.fence import LeaseFence
@@ -59,6 +59,7 @@ class RunSource:
         self._reconcile_at = 0.0
         self._paused_until = 0.0
         self._behind = Waiting()
+        self._needs = candidates.Needs(settings.NODE_LABELS)
         self._loop: Loop
         self._stopper: Stopper
 
@@ -153,7 +154,11 @@ class RunSource:
 
     def _news(self, look: bool) -> News:
         """What is to be stored now, read from the state of everything carried."""
-        news = News(slots=max(0, self._loop.slots - len(self._carried)), prepare=self._preparation.prepare)
+        news = News(
+            slots=max(0, self._loop.slots - len(self._carried)),
+            prepare=self._preparation.prepare,
+            needs=self._needs,
+        )
         self._consumed += self._cleaner.removed()
         news.consumed = list(self._consumed)
         for item in self._carried.values():

@@ -99,6 +99,7 @@ class News:
     room: int = 0
     slots: int = 0
     prepare: Preparer | None = None
+    needs: candidates.Needs | None = None
 
     def leases(self) -> list[LeaseFence]:
         """The fences of everything but what is only removed."""
@@ -209,7 +210,9 @@ class _Work:
         attempts = bulk.select_rows_later(RunAttempt, where, params)
         unreplaced = leases.unreplaced_later(held)
         room = min(self.news.room, candidates.MAX_PAGE)
-        taken = candidates.take_later(self.now, room) if room else list
+        needs = self.news.needs if room else None
+        taken = candidates.take_later(self.now, room, needs.fitting if needs else ()) if room else list
+        learnt = needs.look_later() if needs else bool
         found = worker()
         if found is None:
             raise SessionReplaced
@@ -220,6 +223,7 @@ class _Work:
         self.held = {pk for pk, expires_at in unreplaced().items() if expires_at > self.now or pk in settling}
         self.done.over.update(lease.attempt_id for lease in held if lease.attempt_id not in self.held)
         self.taken = taken() if found.status == "online" else []
+        self.done.more |= learnt()
 
     def settle(self) -> None:
         ended = self._mine(self.news.ended)
