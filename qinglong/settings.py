@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -62,6 +63,9 @@ INSTALLED_APPS = [
     "drf_spectacular",
     "drf_spectacular_sidecar",
     "django_q",
+    "axes",
+    "django_otp",
+    "django_otp_webauthn",
 ]
 
 MIDDLEWARE = [
@@ -100,19 +104,36 @@ TEMPLATES = [
 
 DATABASES: dict[str, Any] = {"default": ENV.database}
 # Usernames are unique whatever their case: a constraint over lower(username), which this check cannot see.
-SILENCED_SYSTEM_CHECKS = ["auth.W004"]
+# What axes refuses has a page of ours, so its middleware is not used. Passkeys learn their origin per request.
+SILENCED_SYSTEM_CHECKS = ["auth.W004", "axes.W002", "otp_webauthn.E030"]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 ATOMIC_REQUESTS = False
 
 AUTH_USER_MODEL = "access.User"
-AUTHENTICATION_BACKENDS = ["apps.access.backends.LocalBackend"]
-PASSWORD_HASHERS = ["django.contrib.auth.hashers.Argon2PasswordHasher"]
+AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "apps.access.backends.LocalBackend"]
+PASSWORD_HASHERS = ["apps.access.hashing.Argon2"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
     {"NAME": "django.contrib.auth.password_validation.NumericPasswordValidator"},
 ]
+# Failures count for the pair of name and address and live in the database, so every process knows them. axes sees
+# a request of ours that holds nothing but that pair (`access.services.passwords`).
+AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
+AXES_FAILURE_LIMIT = 5
+AXES_COOLOFF_TIME = timedelta(minutes=5)
+AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False
+AXES_CLIENT_IP_CALLABLE = "apps.access.addresses.network_of"
+AXES_USERNAME_CALLABLE = "apps.access.services.passwords.name_of"
+AXES_DISABLE_ACCESS_LOG = True
+AXES_ENABLE_ADMIN = False
+AXES_VERBOSE = False
+OTP_WEBAUTHN_RP_NAME = "QingLong"
+OTP_WEBAUTHN_RP_ID_CALLABLE = "apps.access.addresses.host_of"
+OTP_WEBAUTHN_HELPER_CLASS = "apps.access.factors.passkeys.Helper"
+OTP_WEBAUTHN_EXCEPTION_LOGGER_NAME = ""
+
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "panel:index"
 LOGOUT_REDIRECT_URL = "login"
@@ -239,6 +260,7 @@ LOGGING = {
     "loggers": {
         "qinglong": {"level": "INFO"},
         "django-q": {"level": "WARNING"},
+        "axes": {"level": "ERROR"},
         # A refusal is the caller's business: its address may hold what is none of the log's, and anybody's
         # requests could fill a disk.
         "django.request": {"level": "ERROR"},

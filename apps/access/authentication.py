@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hmac
 import re
-from datetime import datetime
 from typing import Any
 
 from django.http import HttpRequest
@@ -12,12 +10,12 @@ from rest_framework import authentication, exceptions, permissions
 from rest_framework.request import Request
 
 from apps.access import services
+from apps.access.addresses import address_of, lies_in
 from apps.access.errors import CsrfFailed
-from apps.access.models import ApiToken, SignIn, User
+from apps.access.models import SignIn, User
 from apps.access.scopes import Credential
 from apps.core import canonical, clock
 from apps.core.errors import Unauthenticated
-from apps.identity import queries as identity
 from apps.identity.principals import Assurance, PolicySubject, Principal
 
 _TOKEN = re.compile(r"ql3t_[A-Za-z0-9_-]{43}")
@@ -32,23 +30,29 @@ class Denied(permissions.BasePermission):
 
 
 class TokenAuthentication(authentication.BaseAuthentication):
-    """`Authorization: Bearer ql3t_…`; token and subject in one query, checked anew on each request."""
+    """`Authorization: Bearer ql3t_…`; token and subject in one query, checked anew on each request.
+
+    A token opens views that check its scopes and no others: those are the Endpoints, which cannot leave it out.
+    """
 
     def authenticate(self, request: Request) -> tuple[User | None, Credential] | None:
-        """None without a bearer header; raises Unauthenticated for one that is not good now."""
+        """None without a bearer header; raises Unauthenticated for one that is not good now or not from here."""
+        from apps.access.endpoints import Endpoint
+
         scheme, _, secret = request.META.get("HTTP_AUTHORIZATION", "").partition(" ")
         if scheme.lower() != "bearer":
             return None
         secret = secret.strip()
-        if _TOKEN.fullmatch(secret) is None:
+        if _TOKEN.fullmatch(secret) is None or not isinstance(request.parser_context.get("view"), Endpoint):
             raise Unauthenticated
-        digest = canonical.sha256(secret)
-        token = ApiToken.objects.select_related("subject__account").filter(digest=digest).first()
-        if token is None or not hmac.compare_digest(token.digest, digest):
+        now, address = clock.now(), address_of(request)
+        token = services.find_token(secret, now)
+        if token is None:
             raise Unauthenticated
-        now = clock.now()
-        user = _holder(token, now)
-        services.note_use(token, now)
+        if token.addresses and not lies_in(address, token.addresses):
+            services.note_refusal(token, now, address)
+            raise Unauthenticated
+        services.note_use(token, now, address)
         request.principal = Principal(  # type: ignore[attr-defined]
             PolicySubject(token.subject.type, token.subject.id),
             f"token:{token.id}",
@@ -56,6 +60,7 @@ class TokenAuthentication(authentication.BaseAuthentication):
             token.expires_at or _END_OF_TIME,
             Assurance.SERVICE,
         )
+        user: User | None = getattr(token.subject, "account", None)
         return user, Credential(
             "token", frozenset(token.scopes), token.project_id, token.id, token.expires_at
         )
@@ -63,17 +68,6 @@ class TokenAuthentication(authentication.BaseAuthentication):
     def authenticate_header(self, request: Request) -> str:
         """What a 401 asks for."""
         return "Bearer"
-
-
-def _holder(token: ApiToken, now: datetime) -> User | None:
-    """The account behind a token, if there is one; raises Unauthenticated when anything on the way is off."""
-    row = token.subject
-    subject = identity.checked(row.type, row.id, row.status, row.version)
-    user: User | None = getattr(row, "account", None)
-    dead = token.revoked_at is not None or (token.expires_at is not None and token.expires_at <= now)
-    if dead or subject.status != "active":
-        raise Unauthenticated
-    return user
 
 
 class SessionAuthentication(authentication.SessionAuthentication):

@@ -72,6 +72,14 @@ MAX_IDEMPOTENCY_KEY = 200
 
 _ENTITY_TAG = re.compile(r'(?:W/)?"([0-9]{1,10})"')
 M = TypeVar("M", bound=Model)
+# Where a view decides who may call it. One that replaced them would forget the token's scopes.
+_CHECKS = frozenset(
+    {
+        "authentication_classes", "check_object_permissions", "check_permissions", "dispatch",
+        "get_authenticators", "get_permissions", "initial", "initialize_request", "perform_authentication",
+        "permission_classes",
+    }
+)  # fmt: skip
 
 
 class Endpoint(APIView):
@@ -85,6 +93,14 @@ class Endpoint(APIView):
     permission_classes = ()
     parser_classes = (StrictJSONParser,)
     schema = EndpointSchema()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Refuses, when it is imported, a view that could answer without the checks."""
+        super().__init_subclass__(**options)
+        if _CHECKS & vars(cls).keys() and cls.__module__ != __name__:
+            raise TypeError(
+                f"{cls.__name__} must not replace {', '.join(sorted(_CHECKS & vars(cls).keys()))}"
+            )
 
     @property
     def principal(self) -> Principal:

@@ -72,3 +72,28 @@ class BoundElsewhere(Conflict):
     code = "authentication_bound_elsewhere"
     retry = Retry.NEVER
     message = _("This identity signs in somebody else.")
+
+
+class FactorPresent(Conflict):
+    code = "second_factor_present"
+    retry = Retry.NEVER
+    message = _("There is an app for codes already; remove it first.")
+
+
+class PasskeyRefused(Unauthenticated):
+    """Never says which part of the answer was wrong."""
+
+    code = "passkey_refused"
+    message = _("This passkey was not accepted.")
+
+
+class LastAdministrator(Conflict):
+    code = "last_administrator"
+    retry = Retry.NEVER
+    message = _("This is the only enabled instance administrator; name another one first.")
+
+
+class NotYourself(Conflict):
+    code = "not_yourself"
+    retry = Retry.NEVER
+    message = _("Somebody else must do this to you.")

@@ -9,9 +9,12 @@ from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Lower
 
+from apps.access.factors.models import CodeApp, RecoveryCode
 from apps.core import clock, fields
 from apps.identity.models import IdentitySubject
 from apps.projects.models import Project
+
+__all__ = ["ApiToken", "Application", "CodeApp", "RecoveryCode", "SignIn", "User"]
 
 
 class UserManager(BaseUserManager["User"]):
@@ -81,7 +84,7 @@ class SignIn(models.Model):
     provider_subject = models.CharField(max_length=128)
     # Digest of the session's name at the provider, for a sign-out that comes from there.
     provider_session = models.CharField(max_length=64, blank=True, default="", editable=False)
-    method = models.CharField(max_length=16)
+    method = models.CharField(max_length=24)
     assurance = models.CharField(max_length=16)
     authenticated_at = models.DateTimeField()
     created_at = fields.created_at()
@@ -116,20 +119,58 @@ class SignIn(models.Model):
         return f"{self.platform} {self.method}"
 
 
+class Application(models.Model):
+    """What a subject that is no person is called: an API application, agent, MCP client or worker."""
+
+    subject = models.OneToOneField(
+        IdentitySubject, on_delete=models.PROTECT, primary_key=True, related_name="application"
+    )
+    name = models.CharField(max_length=128)
+    description = models.CharField(max_length=400, blank=True, default="")
+    version = models.IntegerField(default=1)
+    created_at = fields.created_at()
+    updated_at = models.DateTimeField(default=clock.now)
+
+    class Meta:
+        db_table = "access_applications"
+        indexes = [models.Index(fields=["created_at", "subject"], name="access_application_created")]
+        constraints = [fields.at_least("version", 1, "access_application_version_check")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
 class ApiToken(models.Model):
-    """A bearer token of one subject; the secret exists only in the answer that made it."""
+    """A bearer token of one subject; the secret exists only in the answer that made it.
+
+    A `client` secret opens nothing but the exchange for `access` tokens of at most an hour, which end with it.
+    After a rotation the secret before works until `previous_expires_at`.
+    """
+
+    class Kind(models.TextChoices):
+        TOKEN = "token"  # noqa: S105 - a kind, no secret
+        CLIENT = "client"
+        ACCESS = "access"
 
     id = fields.IdField()
     subject = models.ForeignKey(
         IdentitySubject, on_delete=models.PROTECT, related_name="tokens", db_index=False
     )
+    kind = models.CharField(max_length=8, choices=Kind, default=Kind.TOKEN)
+    parent = models.ForeignKey("self", on_delete=models.PROTECT, null=True, related_name="children")
     name = models.CharField(max_length=128)
     digest = models.CharField(max_length=64, editable=False)
+    previous_digest = models.CharField(max_length=64, null=True, editable=False)  # noqa: DJ001
+    previous_expires_at = models.DateTimeField(null=True)
     scopes = models.JSONField(default=list)
     project = models.ForeignKey(Project, on_delete=models.PROTECT, null=True, db_index=False)
+    addresses = models.JSONField(default=list)
     created_at = fields.created_at()
     expires_at = models.DateTimeField(null=True)
     last_used_at = models.DateTimeField(null=True)
+    last_used_address = models.CharField(max_length=64, blank=True, default="")
+    refused_at = models.DateTimeField(null=True)
+    refused_address = models.CharField(max_length=64, blank=True, default="")
     revoked_at = models.DateTimeField(null=True)
 
     class Meta:
@@ -137,6 +178,17 @@ class ApiToken(models.Model):
         indexes = [models.Index(fields=["subject", "created_at", "id"], name="access_api_token_subject")]
         constraints = [
             models.UniqueConstraint(fields=["digest"], name="access_api_token_digest"),
+            models.UniqueConstraint(fields=["previous_digest"], name="access_api_token_previous"),
+            fields.one_of("kind", ["token", "client", "access"], "access_api_token_kind_check"),
+            models.CheckConstraint(
+                condition=Q(kind="access", parent__isnull=False) | ~Q(kind="access") & Q(parent__isnull=True),
+                name="access_api_token_parent_check",
+            ),
+            models.CheckConstraint(
+                condition=Q(previous_digest__isnull=True, previous_expires_at__isnull=True)
+                | Q(previous_digest__isnull=False, previous_expires_at__isnull=False),
+                name="access_api_token_overlap_check",
+            ),
             models.CheckConstraint(
                 condition=Q(expires_at__isnull=True) | Q(expires_at__gt=F("created_at")),
                 name="access_api_token_lifetime",

@@ -8,14 +8,13 @@ import pytest
 from django.contrib.auth import hashers
 from django.contrib.auth.models import AnonymousUser
 from django.contrib.sessions.models import Session as SessionRow
-from django.core.cache import cache
 from django.http import HttpRequest
 from django.test import RequestFactory
 
 from apps.access.errors import SignInRefused, TooManyAttempts, UsernameTaken
 from apps.access.models import User
 from apps.access.services import create_account, is_fresh, sign_out
-from apps.access.services import sign_in_with_password as sign_in
+from apps.access.services.entry import enter as sign_in
 from apps.access.sessions import SessionStore
 from apps.audit.models import AuditEntry
 from apps.core.errors import InvalidInput
@@ -24,11 +23,6 @@ from tests.conftest import Time
 from tests.people import PASSWORD, ROOT, Api, account, member, signed_in
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture(autouse=True)
-def _no_failures() -> None:
-    cache.clear()
 
 
 def request(address: str = "203.0.113.7") -> HttpRequest:
@@ -40,7 +34,8 @@ def request(address: str = "203.0.113.7") -> HttpRequest:
 
 def test_a_session_knows_since_when(time: Time) -> None:
     user, made = account("ann"), request()
-    assert sign_in(made, "ANN", PASSWORD).user == user
+    started = sign_in(made, "ANN", PASSWORD)
+    assert started is not None and started.user == user
     assert is_fresh(made)
     time.advance(15 * 60_000)
     assert not is_fresh(made)

@@ -6,7 +6,6 @@ import datetime
 from typing import Any
 
 import pytest
-from django.core.cache import cache
 from django.test import Client
 
 from apps.access.models import User
@@ -17,11 +16,6 @@ from tests.panel.kit import LOGIN, browser
 from tests.people import PASSWORD, ROOT, member
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture(autouse=True)
-def _no_failures_yet() -> None:
-    cache.clear()
 
 
 def sign_in(client: Client, name: str, password: str, **extra: str) -> Any:

@@ -1,10 +1,12 @@
-"""Every write of sign-in: accounts, sessions, tokens."""
+"""Every write of sign-in: accounts, sessions, factors, tokens, applications."""
 
 from __future__ import annotations
 
 from apps.access.services.accounts import create_account, provision_person, setup_first_account
+from apps.access.services.applications import create_application, update_application
 from apps.access.services.bindings import bind_method, revoke_method
-from apps.access.services.passwords import check_password, sign_in_with_password
+from apps.access.services.passwords import change_password, check_password
+from apps.access.services.people import change_person
 from apps.access.services.sessions import (
     end_provider_sessions,
     end_session,
@@ -16,27 +18,43 @@ from apps.access.services.sessions import (
     sign_in,
     sign_out,
 )
-from apps.access.services.tokens import Created, create_token, note_use, revoke_token
+from apps.access.services.tokens import (
+    Created,
+    create_token,
+    exchange,
+    find_token,
+    note_refusal,
+    note_use,
+    revoke_token,
+    rotate_token,
+)
 
 __all__ = [
     "Created",
     "bind_method",
+    "change_password",
+    "change_person",
     "check_password",
     "create_account",
+    "create_application",
     "create_token",
     "end_provider_sessions",
     "end_session",
     "end_sessions",
+    "exchange",
+    "find_token",
     "is_fresh",
+    "note_refusal",
     "note_use",
     "provision_person",
     "refresh_session",
     "require_fresh",
     "revoke_method",
     "revoke_token",
+    "rotate_token",
     "session_of",
     "setup_first_account",
     "sign_in",
-    "sign_in_with_password",
     "sign_out",
+    "update_application",
 ]

@@ -14,6 +14,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.middleware.csrf import rotate_token
 
+from apps.access.addresses import address_of
 from apps.access.errors import SessionNotFresh, SignInRefused
 from apps.access.models import MAX_SESSIONS, SignIn, User
 from apps.access.sessions import STORED_LENGTH, digest_of
@@ -81,7 +82,7 @@ def sign_in(
         created_at=now,
         last_seen_at=now,
         expires_at=ends,
-        address=address(request),
+        address=address_of(request),
         agent=request.headers.get("User-Agent", "")[:200].replace("\0", ""),
     )
     _start(row, subject, old)
@@ -245,11 +246,6 @@ def note_seen(row: SignIn, now: datetime) -> None:
         SignIn.objects.filter(pk=row.pk, last_seen_at__lte=now - SEEN_EVERY).update(last_seen_at=now)
     except (DatabaseError, Busy):
         return
-
-
-def address(request: HttpRequest) -> str:
-    """Where the request came from; what trusted proxies say of it is in there already (`qinglong.proxy`)."""
-    return str(request.META.get("REMOTE_ADDR") or "")[:64]
 
 
 def _row_of(key: str | None) -> QuerySet[SignIn]:

@@ -20,6 +20,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 from apps.access import services
 from apps.access.errors import SignInRefused, TooManyAttempts
 from apps.access.models import User
+from apps.access.services.entry import enter
 from apps.core import clock
 from apps.core.errors import DomainError, InvalidInput
 from apps.panel.page import safe_next
@@ -58,7 +59,7 @@ class SignIn(DoorView):
         target = safe_next(request, reverse("panel:index"))
         name, password = (request.POST.get(field, "")[:_MAX_FIELD] for field in ("username", "password"))
         try:
-            services.sign_in_with_password(request, name, password)
+            enter(request, name, password)
         except (SignInRefused, TooManyAttempts) as refusal:
             wait = refusal.extra.get("retry_after")
             response = self.show(
@@ -107,7 +108,7 @@ class SetUp(DoorView):
         except DomainError as refusal:
             return self._closed(refusal)
         try:
-            services.sign_in_with_password(request, name, password)
+            enter(request, name, password)
         except TooManyAttempts:
             # Somebody guessed at this name before it existed; the account is there all the same.
             return HttpResponseRedirect(reverse("login"))

@@ -12,7 +12,7 @@ from django.views import View
 from django.views.decorators.csrf import csrf_exempt
 
 from apps.access.errors import LengthRequired
-from apps.access.services.sessions import address
+from apps.access.addresses import address_of
 from apps.core import problems
 from apps.core.errors import InvalidInput, TooLarge
 from apps.runs.errors import ConcurrencySkipped
@@ -121,7 +121,7 @@ def _find(request: HttpRequest, secret: str) -> Trigger:
     try:
         return hooks.find(secret)
     except HookNotFound:
-        _pass(guesses, address(request))
+        _pass(guesses, address_of(request))
         raise
 
 
