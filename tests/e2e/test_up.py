@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from apps.core import runtime
 from tests.e2e.up_kit import Up, database, eventually
 
 pytestmark = pytest.mark.e2e
@@ -157,6 +158,9 @@ def test_sigterm_drains(home: Path, db: dict[str, str]) -> None:
             assert up.terminate() == 0, up.output
             assert time.monotonic() - begun < 8
             assert up.parts() == {} and up.launcher() is None
+            receipt = runtime.read(home / "node")
+            assert receipt is not None
+            assert (receipt.state, receipt.process.pid) == ("stopped", up.process.pid)
             assert "ERROR" not in up.output and "CRITICAL" not in up.output, up.output
             again = Up(home, port=up.port, **own).wait_ready()
             assert again.terminate() == 0

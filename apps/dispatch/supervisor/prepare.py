@@ -10,13 +10,14 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from django.conf import settings
 from django.core.management import call_command
 from django.db import DatabaseError, connection
 
-from apps.core import clock, control, node
+from apps.core import clock, control, node, runtime
 from apps.core.errors import DomainError
 from qinglong.environment import ConfigurationError, private_folder
 
@@ -49,14 +50,49 @@ def check_home() -> None:
 def lock() -> node.Lock:
     """The right to be the one `up` of this node; raises ConfigurationError."""
     try:
+        with suppress(FileNotFoundError):
+            runtime.check_root(Path(settings.NODE_DIR))  # before anything narrows it
         return node.up_lock(wait_s=PATIENCE_S)
     except node.AlreadyRunning as error:
-        raise ConfigurationError(
-            error.code,
-            f"QingLong is already running on {settings.HOME}; stop it first or use another QINGLONG_HOME.",
-        ) from error
+        raise _already_running() from error
+    except runtime.RuntimeUnsafe as error:
+        raise _unsafe(error) from error
     except node.NodeUnusable as error:
         raise ConfigurationError(error.code, f"The folder {settings.NODE_DIR} cannot be used.") from error
+
+
+def activate() -> runtime.Runtime:
+    """Puts on record that this process runs the home (runs.md §13.2); raises ConfigurationError."""
+    root = Path(settings.NODE_DIR)
+    try:
+        return runtime.activate(root, "edge" if connection.vendor == "sqlite" else "standalone")
+    except runtime.RuntimeConflict as error:
+        raise _already_running() from error
+    except runtime.RuntimeUnsafe as error:
+        raise _unsafe(error) from error
+    except OSError as error:
+        raise ConfigurationError("node_unusable", f"The folder {root} cannot be used.") from error
+
+
+def _already_running() -> ConfigurationError:
+    return ConfigurationError(
+        node.AlreadyRunning.code,
+        f"QingLong is already running on {settings.HOME}; stop it first or use another QINGLONG_HOME.",
+    )
+
+
+def _unsafe(error: runtime.RuntimeUnsafe) -> ConfigurationError:
+    reason = error.extra["reason"]
+    path = Path(settings.NODE_DIR)
+    if reason in ("not_a_folder", "foreign_owner", "writable_by_others"):
+        return ConfigurationError(
+            error.code, f"{path} must be a folder of this user that nobody else can write to ({reason})."
+        )
+    return ConfigurationError(
+        error.code,
+        f"{path / runtime.NAME} cannot be trusted ({reason}); make sure that no QingLong runs on this home, "
+        "then remove the file.",
+    )
 
 
 def migrate(announce: Callable[[], None]) -> int:
