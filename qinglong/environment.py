@@ -20,6 +20,8 @@ KNOWN = frozenset(
     {
         "QINGLONG_HOME", "QINGLONG_BASE_URL", "QINGLONG_ALLOWED_HOSTS", "QINGLONG_TRUSTED_PROXIES",
         "QINGLONG_TIME_ZONE", "QINGLONG_LANGUAGE", "QINGLONG_PATH", "QINGLONG_NODE_LABELS", "QINGLONG_SLOTS",
+        "QINGLONG_METRICS_TOKEN", "QINGLONG_ALERT_RUN_WAIT_S", "QINGLONG_ALERT_LATE_S", "QINGLONG_ALERT_SWEEP_S",
+        "QINGLONG_ALERT_DISK_DAYS",
         "QINGLONG_RUN_AS", "QINGLONG_PROFILE", "QINGLONG_LOGS", "QINGLONG_KEYRING", "QINGLONG_DEBUG",
     }
 )  # fmt: skip
@@ -32,6 +34,16 @@ class ConfigurationError(Exception):
     def __init__(self, code: str, sentence: str) -> None:
         self.code = code
         super().__init__(sentence)
+
+
+@dataclass(frozen=True)
+class Alerts:
+    """From when on something is called a problem (core.health)."""
+
+    run_wait_s: int
+    late_s: int
+    sweep_s: int
+    disk_days: int
 
 
 @dataclass(frozen=True)
@@ -50,6 +62,8 @@ class Environment:
     node_labels: dict[str, str]
     slots: int
     run_as: str | None
+    metrics_token: str | None
+    alerts: Alerts
     debug: bool
 
 
@@ -77,6 +91,13 @@ def read(values: Mapping[str, str], default_home: Path) -> Environment:
         node_labels=_labels(values),
         slots=_number(values, "QINGLONG_SLOTS", 8, 1, 1024),
         run_as=values.get("QINGLONG_RUN_AS") or None,
+        metrics_token=_metrics_token(values),
+        alerts=Alerts(
+            run_wait_s=_number(values, "QINGLONG_ALERT_RUN_WAIT_S", 600, 10, 86_400),
+            late_s=_number(values, "QINGLONG_ALERT_LATE_S", 120, 10, 86_400),
+            sweep_s=_number(values, "QINGLONG_ALERT_SWEEP_S", 180, 60, 86_400),
+            disk_days=_number(values, "QINGLONG_ALERT_DISK_DAYS", 7, 1, 365),
+        ),
         debug=values.get("QINGLONG_DEBUG") == "1",
     )
 
@@ -240,6 +261,16 @@ def _language(values: Mapping[str, str]) -> str:
     if language not in LANGUAGES:
         raise ConfigurationError("language_unknown", "QINGLONG_LANGUAGE is en or zh-hans.")
     return language
+
+
+def _metrics_token(values: Mapping[str, str]) -> str | None:
+    token = values.get("QINGLONG_METRICS_TOKEN") or None
+    if token is not None and not re.fullmatch(r"[!-~]{16,256}", token):
+        raise ConfigurationError(
+            "metrics_token_invalid",
+            "QINGLONG_METRICS_TOKEN is 16 to 256 letters, digits and signs without spaces.",
+        )
+    return token
 
 
 def _labels(values: Mapping[str, str]) -> dict[str, str]:
