@@ -25,6 +25,8 @@ SCRIPT_PATH = ENV.path
 SLOTS = ENV.slots
 NODE_LABELS = ENV.node_labels
 RUN_AS = ENV.run_as
+METRICS_TOKEN = ENV.metrics_token
+ALERTS = ENV.alerts
 
 DEBUG = ENV.debug
 SECRET_KEY = environment.secret_key(HOME)
