@@ -19,9 +19,9 @@ from django.db import DatabaseError, connection
 
 from apps.core import clock, control, node, runtime
 from apps.core.errors import DomainError
+from apps.core.watchdogs import FREE_BYTES_MIN
 from qinglong.environment import ConfigurationError, private_folder
 
-FREE_BYTES_MIN = 64 * 1024 * 1024
 OLDEST_POSTGRESQL = 140_000
 REFUSED = 78
 FAILED = 1
