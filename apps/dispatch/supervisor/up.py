@@ -33,6 +33,7 @@ def run(host: str, port: int, workers: int, slots: int) -> int:
     listener = web.bind(host, port)
     prepare.check_home()
     held = prepare.lock()
+    launcher.get_ready()
     runtime = prepare.activate()
     code = FAILED
     try:
