@@ -9,9 +9,12 @@ from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Lower
 
+from apps.access.oidc.models import ProviderSignIn, UsedOnce
 from apps.core import clock, fields
 from apps.identity.models import IdentitySubject
 from apps.projects.models import Project
+
+__all__ = ["ApiToken", "ProviderSignIn", "SignIn", "UsedOnce", "User"]
 
 
 class UserManager(BaseUserManager["User"]):

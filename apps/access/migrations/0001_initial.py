@@ -20,6 +20,37 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
+            name='ProviderSignIn',
+            fields=[
+                ('id', apps.core.fields.IdField(default=apps.core.ids.uuid7, editable=False, primary_key=True, serialize=False)),
+                ('provider', models.CharField(max_length=64)),
+                ('outcome', models.CharField(choices=[('signed_in', 'Signed In'), ('linked', 'Linked'), ('refused', 'Refused')], max_length=16)),
+                ('reason', models.CharField(blank=True, default='', max_length=64)),
+                ('reference', models.CharField(blank=True, default='', max_length=16)),
+                ('username', models.CharField(blank=True, default='', max_length=64)),
+                ('skew_ms', models.BigIntegerField(null=True)),
+                ('claims', models.JSONField(default=dict)),
+                ('roles', models.JSONField(default=list)),
+                ('at', models.DateTimeField(default=apps.core.clock.now, editable=False)),
+            ],
+            options={
+                'db_table': 'access_provider_sign_ins',
+                'indexes': [models.Index(fields=['provider', 'outcome', 'at', 'id'], name='access_provider_sign_in_recent')],
+                'constraints': [models.CheckConstraint(condition=models.Q(('outcome__in', ['signed_in', 'linked', 'refused'])), name='access_provider_sign_in_outcome')],
+            },
+        ),
+        migrations.CreateModel(
+            name='UsedOnce',
+            fields=[
+                ('digest', models.CharField(max_length=64, primary_key=True, serialize=False)),
+                ('expires_at', models.DateTimeField()),
+            ],
+            options={
+                'db_table': 'access_used_once',
+                'indexes': [models.Index(fields=['expires_at'], name='access_used_once_expiry')],
+            },
+        ),
+        migrations.CreateModel(
             name='User',
             fields=[
                 ('password', models.CharField(max_length=128, verbose_name='password')),

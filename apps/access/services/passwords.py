@@ -11,6 +11,7 @@ from django.http import HttpRequest
 from apps.access.backends import PROVIDER
 from apps.access.errors import SignInRefused, TooManyAttempts
 from apps.access.models import SignIn, User
+from apps.access.oidc import rules
 from apps.access.services.sessions import address, sign_in
 from apps.core import canonical
 from apps.identity.principals import Assurance, PolicySubject
@@ -29,7 +30,7 @@ def check_password(request: HttpRequest, username: str, password: str) -> User:
     if cache.get(key, 0) >= FAILURES:
         raise TooManyAttempts(retry_after=WINDOW_SECONDS)
     user = auth.authenticate(request, username=username, password=password)
-    if not isinstance(user, User):
+    if not isinstance(user, User) or not rules.may_come_in(user.username, PROVIDER):
         _count_failure(key)
         raise SignInRefused
     cache.delete(key)

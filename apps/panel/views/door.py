@@ -23,6 +23,7 @@ from apps.access.models import User
 from apps.core import clock
 from apps.core.errors import DomainError, InvalidInput
 from apps.panel.page import safe_next
+from apps.panel.views import single_sign_on
 from apps.projects import queries as projects
 from apps.projects.errors import BootstrapNotPristine
 
@@ -76,8 +77,13 @@ class SignOut(View):
     http_method_names = ["post"]
 
     def post(self, request: HttpRequest) -> HttpResponse:
+        row = services.session_of(request)
         services.sign_out(request)
         target = safe_next(request, "")
+        # Who comes back to sign in again does not want to be signed out everywhere.
+        onwards = None if target else single_sign_on.after_sign_out(request, row)
+        if onwards is not None:
+            return onwards
         return HttpResponseRedirect(reverse("login") + (f"?{urlencode({'next': target})}" if target else ""))
 
 
@@ -108,8 +114,8 @@ class SetUp(DoorView):
             return self._closed(refusal)
         try:
             services.sign_in_with_password(request, name, password)
-        except TooManyAttempts:
-            # Somebody guessed at this name before it existed; the account is there all the same.
+        except (TooManyAttempts, SignInRefused):
+            # Somebody guessed at this name before it existed, or it needs a provider; the account is there.
             return HttpResponseRedirect(reverse("login"))
         return HttpResponseRedirect(reverse("panel:index"))
 
