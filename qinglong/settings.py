@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from csp.constants import NONE, SELF
 from django.utils.translation import gettext_lazy as _
 
-from qinglong import environment
+from qinglong import environment, single_sign_on
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 ENV = environment.read(os.environ, BASE_DIR / "data")
@@ -27,6 +27,8 @@ NODE_LABELS = ENV.node_labels
 RUN_AS = ENV.run_as
 METRICS_TOKEN = ENV.metrics_token
 ALERTS = ENV.alerts
+
+SINGLE_SIGN_ON = single_sign_on.read(os.environ, BASE_URL)
 
 DEBUG = ENV.debug
 SECRET_KEY = environment.secret_key(HOME)
