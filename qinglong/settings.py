@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,7 +32,8 @@ ALERTS = ENV.alerts
 SINGLE_SIGN_ON = single_sign_on.read(os.environ, BASE_URL)
 
 DEBUG = ENV.debug
-SECRET_KEY = environment.secret_key(HOME)
+# What only asks for help leaves nothing behind; the key it gets signs nothing.
+SECRET_KEY = "-" if environment.only_asks(sys.argv) else environment.secret_key(HOME)
 ALLOWED_HOSTS = ENV.allowed_hosts
 TRUSTED_PROXIES = ENV.trusted_proxies
 
