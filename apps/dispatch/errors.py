@@ -72,3 +72,9 @@ class NothingEscaped(Conflict):
 
     code = "nothing_escaped"
     message = _("No process is known to have outlived the stop of this run.")
+
+
+class ReceiptJournalConflict(Conflict):
+    """The journal has no row of the attempt, or one that names another place of its receipt."""
+
+    code = "receipt_journal_conflict"

@@ -13,6 +13,7 @@ from apps.artifacts import facts, store
 from apps.core import canonical, clock, ids
 from apps.core.errors import DomainError
 from apps.dispatch import interpreters, run_as
+from apps.dispatch.journal import shard_of
 from apps.dispatch.launcher.spec import (
     CommandBody,
     LaunchSpec,
@@ -148,7 +149,12 @@ class Planner:
 def attempt_folder(attempt: RunAttempt) -> Path:
     """The private folder of one attempt on this node; removed once its end is on record."""
     name = str(attempt.pk)
-    return Path(settings.NODE_DIR, run_as.ATTEMPTS, name[-2:], name)
+    return attempts_root() / shard_of(name) / name
+
+
+def attempts_root() -> Path:
+    """Where the folders of this node's attempts lie."""
+    return Path(settings.NODE_DIR, run_as.ATTEMPTS)
 
 
 def receipts_root() -> Path:
