@@ -29,6 +29,20 @@ def is_postgresql() -> bool:
     return connection.vendor == "postgresql"
 
 
+def columns() -> set[tuple[str, str]]:
+    """Table and column of everything the database holds; one query."""
+    sql = (
+        "SELECT table_name, column_name FROM information_schema.columns"
+        " WHERE table_schema = ANY (current_schemas(false))"
+        if is_postgresql()
+        else "SELECT made.name, one.name FROM sqlite_master made, pragma_table_info(made.name) one"
+        " WHERE made.type = 'table'"
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+        return {(str(table), str(column)) for table, column in cursor.fetchall()}
+
+
 def write_transaction(function: Callable[P, R]) -> Callable[P, R]:
     """Makes a service function one transaction.
 
