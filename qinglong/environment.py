@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
@@ -120,6 +120,12 @@ def private_folder(path: Path, code: str = "home_not_writable") -> Path:
             code, f"The folder {path} cannot be made or is not yours to write: {error.strerror}."
         ) from error
     return path
+
+
+def only_asks(arguments: Sequence[str]) -> bool:
+    """Whether a command line wants to be told something only, so that nothing may be written."""
+    command = arguments[1] if len(arguments) > 1 else "help"
+    return command in ("help", "version") or not {"-h", "--help", "--version"}.isdisjoint(arguments[1:])
 
 
 def secret_key(home: Path) -> str:

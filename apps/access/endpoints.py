@@ -57,6 +57,7 @@ __all__ = [
     "etag",
     "idempotency_key",
     "if_match",
+    "only_parameters",
     "page_of",
     "page_response",
     "paged",
@@ -235,8 +236,18 @@ def etag(response: Response, version: int) -> Response:
     return response
 
 
-def page_of(request: Request) -> dict[str, Any]:
-    """`limit` and `cursor` of a list request, as queries take them; raises InvalidInput."""
+def only_parameters(request: Request, *names: str) -> None:
+    """Raises InvalidInput for a parameter in the address that the route does not have."""
+    unknown = sorted(set(request.query_params) - set(names))
+    if unknown:
+        raise InvalidInput(fields={name[:64]: [_("There is no such parameter.")] for name in unknown})
+
+
+def page_of(request: Request, *filters: str) -> dict[str, Any]:
+    """`limit` and `cursor` of a list request, as queries take them; raises InvalidInput, also for parameters that
+    are neither these nor among the route's `filters`.
+    """
+    only_parameters(request, "limit", "cursor", *filters)
     return {
         "limit": pages.read_limit(request.query_params.get("limit")),
         "cursor": request.query_params.get("cursor") or None,

@@ -18,6 +18,7 @@ from django.apps import apps
 from django.conf import settings
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
+from django.db.migrations.loader import MigrationLoader
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils.functional import Promise
 from django.utils.text import format_lazy
@@ -25,10 +26,12 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_safe
 
+from apps.core import db
 from apps.core.errors import DomainError
 
 # Anybody may ask, so the answer is worked out at most this often.
 KEPT_S = 2.0
+NAMED = 3
 
 # Kept for readers of either language, so translated when read.
 Sentence = str | Promise
@@ -172,14 +175,40 @@ def migrations() -> Sentence | None:
 
 
 def schema() -> Sentence | None:
-    """Whether every table is there, whatever the list of migrations claims."""
-    there = set(connection.introspection.table_names())
-    missing = sorted(model._meta.db_table for model in apps.get_models() if model._meta.db_table not in there)
+    """Whether every table and column is there, whatever the list of migrations claims."""
+    wanted = {
+        (model._meta.db_table, str(field.column))
+        for model in apps.get_models()
+        for field in model._meta.local_concrete_fields
+    }
+    missing = sorted(f"{table}.{column}" for table, column in wanted - db.columns())
     if not missing:
         return None
+    shown = ", ".join(missing[:NAMED]) + (" …" if len(missing) > NAMED else "")
     return format_lazy(
-        gettext_lazy("Tables are missing: {names}. Restore a backup, or check DATABASE_URL."),
-        names=", ".join(missing),
+        gettext_lazy(
+            "The database is of another version of QingLong: {names} is missing. Start the version that made it, "
+            "restore a backup, or use another QINGLONG_HOME or DATABASE_URL."
+        ),
+        names=shown,
+    )
+
+
+def newer() -> Sentence | None:
+    """Whether a later version of QingLong has been at work on the database."""
+    loader = MigrationLoader(connection)
+    own = {config.label for config in apps.get_app_configs()}
+    unknown = [
+        key for key in loader.applied_migrations if key[0] in own and key not in loader.disk_migrations
+    ]
+    if not unknown:
+        return None
+    return format_lazy(
+        gettext_lazy(
+            "The database is of a newer version of QingLong ({names} is applied). Start that version, or restore "
+            "a backup made before it."
+        ),
+        names=", ".join(f"{app}.{name}" for app, name in sorted(unknown)[:NAMED]),
     )
 
 

@@ -17,7 +17,7 @@ from django.conf import settings
 from django.core.management import call_command
 from django.db import DatabaseError, connection
 
-from apps.core import clock, control, node, runtime
+from apps.core import clock, control, health, node, runtime
 from apps.core.errors import DomainError
 from apps.core.watchdogs import FREE_BYTES_MIN
 from qinglong.environment import ConfigurationError, private_folder
@@ -99,7 +99,9 @@ def migrate(announce: Callable[[], None]) -> int:
     """Run in a child: checks the database, migrates, makes the keys, announces; returns the exit code."""
     try:
         _reach_database()
+        _refuse_other("schema_newer", health.newer())
         call_command("migrate", interactive=False, verbosity=0)
+        _refuse_other("schema_mismatch", health.schema())
         _ensure_keyring()
         control.enrol(clock.now())
         announce()
@@ -143,6 +145,12 @@ def _reach_database() -> None:
         ) from error
     if connection.vendor == "postgresql" and getattr(connection, "pg_version", 0) < OLDEST_POSTGRESQL:
         raise ConfigurationError("database_too_old", "QingLong needs PostgreSQL 14 or newer.")
+
+
+def _refuse_other(code: str, wrong: health.Sentence | None) -> None:
+    """Ends the start on a database of another version: no part of the tree could work with it."""
+    if wrong is not None:
+        raise ConfigurationError(code, str(wrong))
 
 
 def _ensure_keyring() -> None:
