@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
-from django.db.models import Model
 from django.http import HttpRequest
 from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy as _
@@ -72,7 +71,7 @@ API_KEYS = "api:"
 MAX_IDEMPOTENCY_KEY = 200
 
 _ENTITY_TAG = re.compile(r'(?:W/)?"([0-9]{1,10})"')
-M = TypeVar("M", bound=Model)
+T = TypeVar("T")
 
 
 class Endpoint(APIView):
@@ -254,6 +253,6 @@ def page_of(request: Request, *filters: str) -> dict[str, Any]:
     }
 
 
-def page_response(page: pages.Page[M], serialize: Callable[[M], Any]) -> Response:
+def page_response(page: pages.Page[T], serialize: Callable[[T], Any]) -> Response:
     """The answer of a list."""
     return Response({"items": [serialize(item) for item in page.items], "next_cursor": page.next_cursor})

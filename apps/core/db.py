@@ -29,6 +29,18 @@ def is_postgresql() -> bool:
     return connection.vendor == "postgresql"
 
 
+def clock_skew_ms() -> int:
+    """How far this machine's clock is ahead of the database server's; 0 on SQLite, which has none of its own."""
+    if not is_postgresql():
+        return 0
+    with connection.cursor() as cursor:
+        before = time.time()
+        cursor.execute("SELECT extract(epoch FROM clock_timestamp())")
+        (server,) = cursor.fetchone()
+        middle = (before + time.time()) / 2
+    return round((middle - float(server)) * 1000)
+
+
 def columns() -> set[tuple[str, str]]:
     """Table and column of everything the database holds; one query."""
     sql = (

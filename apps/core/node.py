@@ -14,6 +14,7 @@ import re
 import secrets
 import stat
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -123,10 +124,13 @@ def node_id() -> str:
     return text
 
 
-def claim_slot(most: int = SLOTS_MAX) -> SlotLock:
-    """Takes the lowest worker place that no living session of this node holds, of `most`; raises NoFreeSlot."""
+def claim_slot(most: int = SLOTS_MAX, first: Sequence[int] = ()) -> SlotLock:
+    """Takes the lowest worker place that no living session of this node holds, of `most`; raises NoFreeSlot.
+
+    Those of `first` are tried before the others.
+    """
     workers = folder("workers")
-    for number in range(1, min(most, SLOTS_MAX) + 1):
+    for number in [*first, *range(1, min(most, SLOTS_MAX) + 1)]:
         descriptor = _try_lock(workers / f"{number}.lock")
         if descriptor is not None:
             return SlotLock(descriptor, number)

@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 
 from apps.access.models import User
 from apps.core import clock, health, ids
-from apps.dispatch.models import Worker
+from apps.dispatch.models import Node, Worker
 from apps.identity.models import IdentitySubject
 from apps.panel import overview
 from apps.projects.models import Project
@@ -166,6 +166,7 @@ def test_parts_answer_304_and_carry_the_badge(owner: User, client: Client, task:
 def test_silent_workers_are_told_to_administrators_only(owner: User, client: Client, task: Task) -> None:
     ended(owner, task)
     at = clock.now() - timedelta(hours=1)
+    Node.objects.create(id="node-9", host="box", registered_at=at, last_heartbeat_at=at)
     Worker.objects.create(
         id="node-9:1", node_id="node-9", session_id=str(ids.uuid7()), generation=1, status="online", roles=[],
         capabilities={}, capabilities_hash="0" * 64, max_concurrent_runs=8, available_slots=8, registered_at=at,
