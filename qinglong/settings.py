@@ -200,7 +200,7 @@ SPECTACULAR_SETTINGS = {
 # time, no retries of its own, no results kept, no schedules; a lock longer than the longest session, so that a
 # message is not delivered again beside a session that still works.
 _broker: dict[str, Any] = (
-    {"redis": ENV.redis_url}
+    {"redis": ENV.redis_url, "broker_class": "apps.core.redis_bell.RedisBell"}
     if ENV.redis_url
     else {"orm": "default", "broker_class": "apps.core.doorbell.Doorbell"}
 )
