@@ -48,7 +48,7 @@ def fill(runs: str, count: str = "1000") -> None:
     columns = [
         "id", "project_id", "task_id", "task_revision", "task_name", "trigger_type", "execution_origin",
         "execution_owner", "triggered_by_type", "triggered_by_id", "status", "version", "event_sequence",
-        "priority", "holds_place", "may_retry", "created_at", "queued_at", "started_at", "finished_at",
+        "priority", "holds_place", "requires", "may_retry", "created_at", "queued_at", "started_at", "finished_at",
     ]  # fmt: skip
     for start in range(0, total, batch):
         run_rows, attempt_rows = [], []
@@ -59,7 +59,7 @@ def fill(runs: str, count: str = "1000") -> None:
             run_id = ids.uuid7()
             run_rows.append(
                 (run_id, "default", task.pk, "1", task.name, "cron", "manual", "runtime", "system", "scheduler",
-                 status, 8, 8, 0, False, False, at, at, at, at)
+                 status, 8, 8, 0, False, "", False, at, at, at, at)
             )  # fmt: skip
             attempt_rows.append((ids.uuid7(), run_id, 1, status, "local_process", 1, at, at, at, 0))
         bulk.insert_rows(Run, columns, run_rows)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Mapping
+import stat
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
@@ -20,6 +21,8 @@ KNOWN = frozenset(
     {
         "QINGLONG_HOME", "QINGLONG_BASE_URL", "QINGLONG_ALLOWED_HOSTS", "QINGLONG_TRUSTED_PROXIES",
         "QINGLONG_TIME_ZONE", "QINGLONG_LANGUAGE", "QINGLONG_PATH", "QINGLONG_NODE_LABELS", "QINGLONG_SLOTS",
+        "QINGLONG_METRICS_TOKEN", "QINGLONG_ALERT_RUN_WAIT_S", "QINGLONG_ALERT_LATE_S", "QINGLONG_ALERT_SWEEP_S",
+        "QINGLONG_ALERT_DISK_DAYS",
         "QINGLONG_RUN_AS", "QINGLONG_PROFILE", "QINGLONG_LOGS", "QINGLONG_KEYRING", "QINGLONG_DEBUG",
     }
 )  # fmt: skip
@@ -32,6 +35,16 @@ class ConfigurationError(Exception):
     def __init__(self, code: str, sentence: str) -> None:
         self.code = code
         super().__init__(sentence)
+
+
+@dataclass(frozen=True)
+class Alerts:
+    """From when on something is called a problem (core.health)."""
+
+    run_wait_s: int
+    late_s: int
+    sweep_s: int
+    disk_days: int
 
 
 @dataclass(frozen=True)
@@ -50,6 +63,8 @@ class Environment:
     node_labels: dict[str, str]
     slots: int
     run_as: str | None
+    metrics_token: str | None
+    alerts: Alerts
     debug: bool
 
 
@@ -77,22 +92,40 @@ def read(values: Mapping[str, str], default_home: Path) -> Environment:
         node_labels=_labels(values),
         slots=_number(values, "QINGLONG_SLOTS", 8, 1, 1024),
         run_as=values.get("QINGLONG_RUN_AS") or None,
+        metrics_token=_metrics_token(values),
+        alerts=Alerts(
+            run_wait_s=_number(values, "QINGLONG_ALERT_RUN_WAIT_S", 600, 10, 86_400),
+            late_s=_number(values, "QINGLONG_ALERT_LATE_S", 120, 10, 86_400),
+            sweep_s=_number(values, "QINGLONG_ALERT_SWEEP_S", 180, 60, 86_400),
+            disk_days=_number(values, "QINGLONG_ALERT_DISK_DAYS", 7, 1, 365),
+        ),
         debug=values.get("QINGLONG_DEBUG") == "1",
     )
 
 
+# A folder that the group of QINGLONG_RUN_AS may pass, and nobody else (apps.dispatch.run_as).
+GATE = 0o710
+
+
 def private_folder(path: Path, code: str = "home_not_writable") -> Path:
-    """Makes a folder 0700, parents included; raises ConfigurationError with `code`."""
+    """Makes a folder 0700, parents included, but leaves a gate as it is; raises ConfigurationError with `code`."""
     try:
         for folder in [*reversed(path.parents), path]:
             if not folder.exists():
                 folder.mkdir(mode=0o700, exist_ok=True)
-        path.chmod(0o700)
+        if stat.S_IMODE(path.stat().st_mode) != GATE:
+            path.chmod(0o700)
     except OSError as error:
         raise ConfigurationError(
             code, f"The folder {path} cannot be made or is not yours to write: {error.strerror}."
         ) from error
     return path
+
+
+def only_asks(arguments: Sequence[str]) -> bool:
+    """Whether a command line wants to be told something only, so that nothing may be written."""
+    command = arguments[1] if len(arguments) > 1 else "help"
+    return command in ("help", "version") or not {"-h", "--help", "--version"}.isdisjoint(arguments[1:])
 
 
 def secret_key(home: Path) -> str:
@@ -240,6 +273,16 @@ def _language(values: Mapping[str, str]) -> str:
     if language not in LANGUAGES:
         raise ConfigurationError("language_unknown", "QINGLONG_LANGUAGE is en or zh-hans.")
     return language
+
+
+def _metrics_token(values: Mapping[str, str]) -> str | None:
+    token = values.get("QINGLONG_METRICS_TOKEN") or None
+    if token is not None and not re.fullmatch(r"[!-~]{16,256}", token):
+        raise ConfigurationError(
+            "metrics_token_invalid",
+            "QINGLONG_METRICS_TOKEN is 16 to 256 letters, digits and signs without spaces.",
+        )
+    return token
 
 
 def _labels(values: Mapping[str, str]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from urllib.parse import urlsplit
 from csp.constants import NONE, SELF
 from django.utils.translation import gettext_lazy as _
 
-from qinglong import environment
+from qinglong import environment, single_sign_on
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 ENV = environment.read(os.environ, BASE_DIR / "data")
@@ -26,9 +27,14 @@ SCRIPT_PATH = ENV.path
 SLOTS = ENV.slots
 NODE_LABELS = ENV.node_labels
 RUN_AS = ENV.run_as
+METRICS_TOKEN = ENV.metrics_token
+ALERTS = ENV.alerts
+
+SINGLE_SIGN_ON = single_sign_on.read(os.environ, BASE_URL)
 
 DEBUG = ENV.debug
-SECRET_KEY = environment.secret_key(HOME)
+# What only asks for help leaves nothing behind; the key it gets signs nothing.
+SECRET_KEY = "-" if environment.only_asks(sys.argv) else environment.secret_key(HOME)
 ALLOWED_HOSTS = ENV.allowed_hosts
 TRUSTED_PROXIES = ENV.trusted_proxies
 
@@ -215,7 +221,7 @@ SPECTACULAR_SETTINGS = {
 # time, no retries of its own, no results kept, no schedules; a lock longer than the longest session, so that a
 # message is not delivered again beside a session that still works.
 _broker: dict[str, Any] = (
-    {"redis": ENV.redis_url}
+    {"redis": ENV.redis_url, "broker_class": "apps.core.redis_bell.RedisBell"}
     if ENV.redis_url
     else {"orm": "default", "broker_class": "apps.core.doorbell.Doorbell"}
 )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from django.db.backends.sqlite3.base import DatabaseOperations
+from django.utils import translation
 
 from apps.core import clock, participants
 
@@ -63,3 +64,5 @@ def time() -> Iterator[Time]:
 def _forget_notes() -> Iterator[None]:
     participants.begin()
     yield
+    # The language of the last page that a test's client asked for would be the next test's.
+    translation.deactivate()

@@ -188,14 +188,14 @@ def write_past() -> None:
                     else (None, None)
                 )
                 runs.append((run_id, "default", task.pk, "1", task.name, "cron", "manual", "runtime", "system",
-                             "scheduler", status, 8, 8, 0, False, False, begun, begun, begun, end, *error))  # fmt: skip
+                             "scheduler", status, 8, 8, 0, False, "", False, begun, begun, begun, end, *error))  # fmt: skip
                 attempts.append((ids.uuid7(), run_id, 1, status, "local_process", 1, begun, begun, end,
                                  {"succeeded": 0, "failed": 1}.get(status)))  # fmt: skip
             ends.append(UncountedRun(run_id=run_id, project_id="default", task_id=task.pk, status=status,
                                      finished_at=end, duration_ms=took))  # fmt: skip
     columns = ["id", "project_id", "task_id", "task_revision", "task_name", "trigger_type", "execution_origin",
                "execution_owner", "triggered_by_type", "triggered_by_id", "status", "version", "event_sequence",
-               "priority", "holds_place", "may_retry", "created_at", "queued_at", "started_at", "finished_at", "error_code",
+               "priority", "holds_place", "requires", "may_retry", "created_at", "queued_at", "started_at", "finished_at", "error_code",
                "error_summary"]  # fmt: skip
     bulk.insert_rows(Run, columns, runs)
     bulk.insert_rows(RunAttempt, ["id", "run_id", "attempt", "status", "executor_type", "callback_sequence",

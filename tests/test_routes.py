@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from django.urls import URLPattern, URLResolver, get_resolver
+from drf_spectacular.generators import SchemaGenerator
 
 from apps.access.endpoints import ADMINISTRATOR, SIGNED_IN, TOKEN_MANAGE, Endpoint, ProjectEndpoint
 from apps.access.models import ApiToken
@@ -210,3 +211,24 @@ def test_a_method_nobody_wrote_is_refused(route: Route, method: str) -> None:
 
 def test_routes_exist() -> None:
     assert {"me", "tokens", "projects/<str:p>/audit"} <= {route.path for route in ROUTES}
+
+
+@pytest.mark.django_db
+def test_a_list_takes_the_parameters_it_declares_and_no_others(rows: dict[str, str]) -> None:
+    """An unknown field is an error, in an address too: a filter that is misspelt must not show everything."""
+    caller = api(member("owner", administrator=True), "*", *permissions.PERMISSIONS)
+    declared = SchemaGenerator().get_schema(public=True)["paths"]
+    listed = 0
+    for route in ROUTES:
+        operation = declared.get("/api/v3/" + re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", route.path), {}).get(
+            "get", {}
+        )
+        names = [one["name"] for one in operation.get("parameters", []) if one["in"] == "query"]
+        if "limit" not in names or "offset" in names:
+            continue
+        listed += 1
+        known = caller("GET", f"{route.url(rows)}?{'&'.join(f'{name}=' for name in names)}")
+        assert "no such parameter" not in known.content.decode(), (route.path, known.json())
+        unknown = caller("GET", f"{route.url(rows)}?nonsense=1")
+        assert (unknown.status_code, list(unknown.json()["errors"])) == (400, ["nonsense"]), route.path
+    assert listed >= 10

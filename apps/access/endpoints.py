@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
-from django.db.models import Model
 from django.http import HttpRequest
 from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy as _
@@ -57,6 +56,7 @@ __all__ = [
     "etag",
     "idempotency_key",
     "if_match",
+    "only_parameters",
     "page_of",
     "page_response",
     "paged",
@@ -71,7 +71,7 @@ API_KEYS = "api:"
 MAX_IDEMPOTENCY_KEY = 200
 
 _ENTITY_TAG = re.compile(r'(?:W/)?"([0-9]{1,10})"')
-M = TypeVar("M", bound=Model)
+T = TypeVar("T")
 # Where a view decides who may call it. One that replaced them would forget the token's scopes.
 _CHECKS = frozenset(
     {
@@ -251,14 +251,24 @@ def etag(response: Response, version: int) -> Response:
     return response
 
 
-def page_of(request: Request) -> dict[str, Any]:
-    """`limit` and `cursor` of a list request, as queries take them; raises InvalidInput."""
+def only_parameters(request: Request, *names: str) -> None:
+    """Raises InvalidInput for a parameter in the address that the route does not have."""
+    unknown = sorted(set(request.query_params) - set(names))
+    if unknown:
+        raise InvalidInput(fields={name[:64]: [_("There is no such parameter.")] for name in unknown})
+
+
+def page_of(request: Request, *filters: str) -> dict[str, Any]:
+    """`limit` and `cursor` of a list request, as queries take them; raises InvalidInput, also for parameters that
+    are neither these nor among the route's `filters`.
+    """
+    only_parameters(request, "limit", "cursor", *filters)
     return {
         "limit": pages.read_limit(request.query_params.get("limit")),
         "cursor": request.query_params.get("cursor") or None,
     }
 
 
-def page_response(page: pages.Page[M], serialize: Callable[[M], Any]) -> Response:
+def page_response(page: pages.Page[T], serialize: Callable[[T], Any]) -> Response:
     """The answer of a list."""
     return Response({"items": [serialize(item) for item in page.items], "next_cursor": page.next_cursor})

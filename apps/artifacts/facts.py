@@ -114,8 +114,8 @@ def log_paths(root: str, log_artifact_id: str) -> LogPaths:
     )
 
 
-def ensure_private_directory(path: str) -> None:
-    """Make a directory and its missing parents, each 0700, and force 0700 on it (§5.3 step 2).
+def ensure_private_directory(path: str, mode: int = 0o700) -> None:
+    """Make a directory and its missing parents, each 0700, and force `mode` on it (§5.3 step 2).
 
     UnsafeTarget when a symlink or something else has the name; OSError from the system otherwise.
     """
@@ -126,8 +126,8 @@ def ensure_private_directory(path: str) -> None:
         found = os.lstat(path)
     if not stat.S_ISDIR(found.st_mode):
         raise UnsafeTarget("not a directory")
-    if stat.S_IMODE(found.st_mode) != 0o700:
-        os.chmod(path, 0o700)
+    if stat.S_IMODE(found.st_mode) != mode:
+        os.chmod(path, mode)
 
 
 def _make_directories(path: str) -> None:

@@ -80,7 +80,8 @@ class Trail(ProjectEndpoint):
     )
     def get(self, request: Request, p: str) -> Response:
         action = request.query_params.get("action") or None
-        return page_response(queries.page(self.project_id, action=action, **page_of(request)), represent)
+        page = queries.page(self.project_id, action=action, **page_of(request, "action"))
+        return page_response(page, represent)
 
 
 class Proof(ProjectEndpoint):

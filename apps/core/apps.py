@@ -10,4 +10,7 @@ class CoreConfig(AppConfig):
 
     def ready(self) -> None:
         """Lets every app's `jobs` and `health` register what they have, in every process alike."""
+        from apps.core import watchdogs
+
         autodiscover_modules("jobs", "health")
+        watchdogs.register()

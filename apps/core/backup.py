@@ -27,7 +27,7 @@ from django.db import connection, connections
 from django.utils.translation import gettext_lazy as _
 
 import qinglong
-from apps.core import clock
+from apps.core import clock, runtime
 from apps.core.errors import Conflict, DomainError, InvalidInput, Unavailable
 
 FORMAT = 1
@@ -37,7 +37,8 @@ POSTGRESQL = "database.dump"
 
 _CHUNK = 1024 * 1024
 _MANIFEST_MAX = 64 * 1024 * 1024
-_NODE_LEFT_OUT = frozenset({"wake"})
+# Who runs the one that is copied says nothing about the copy.
+_NODE_LEFT_OUT = frozenset({"wake", runtime.NAME})
 
 
 class BackupDamaged(InvalidInput):
@@ -202,6 +203,7 @@ def _files(prefix: str, root: Path, left_out: frozenset[str]) -> Iterator[tuple[
         below = Path(folder).relative_to(root)
         if below == Path():
             folders[:] = [name for name in folders if name not in left_out]
+            names[:] = [name for name in names if name not in left_out]
         folders.sort()
         for name in sorted(names):
             path = Path(folder, name)

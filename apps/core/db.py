@@ -29,6 +29,32 @@ def is_postgresql() -> bool:
     return connection.vendor == "postgresql"
 
 
+def clock_skew_ms() -> int:
+    """How far this machine's clock is ahead of the database server's; 0 on SQLite, which has none of its own."""
+    if not is_postgresql():
+        return 0
+    with connection.cursor() as cursor:
+        before = time.time()
+        cursor.execute("SELECT extract(epoch FROM clock_timestamp())")
+        (server,) = cursor.fetchone()
+        middle = (before + time.time()) / 2
+    return round((middle - float(server)) * 1000)
+
+
+def columns() -> set[tuple[str, str]]:
+    """Table and column of everything the database holds; one query."""
+    sql = (
+        "SELECT table_name, column_name FROM information_schema.columns"
+        " WHERE table_schema = ANY (current_schemas(false))"
+        if is_postgresql()
+        else "SELECT made.name, one.name FROM sqlite_master made, pragma_table_info(made.name) one"
+        " WHERE made.type = 'table'"
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+        return {(str(table), str(column)) for table, column in cursor.fetchall()}
+
+
 def write_transaction(function: Callable[P, R]) -> Callable[P, R]:
     """Makes a service function one transaction.
 

@@ -17,12 +17,14 @@ import os
 import select
 import socket
 import time
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from django.db import OperationalError, close_old_connections, connections
+from django_q.brokers import Broker
 from django_q.brokers.orm import ORM
 from django_q.conf import Conf
 from django_q.models import OrmQ
+from django_q.tasks import async_task
 
 from apps.core import db, wakeups
 
@@ -35,11 +37,21 @@ _TABLE = OrmQ._meta.db_table
 logger = logging.getLogger("qinglong.doorbell")
 
 
+class Watcher(Protocol):
+    """Looks after one cluster's own part of the world."""
+
+    def look(self) -> bool:
+        """Whether there is something that no message may bring."""
+
+
 class Doorbell(ORM):  # type: ignore[misc]
     """One per pusher process; elsewhere it only enqueues and acknowledges."""
 
     stop: ClassVar[int | None] = None
     """A descriptor that is readable once the cluster stops, so that the pusher need not sleep to the end."""
+
+    watcher: ClassVar[Watcher | None] = None
+    """Who knows whether this cluster is to work though no message came: asked after every wait."""
 
     _bell: _Bell | None = None
 
@@ -76,7 +88,7 @@ class Doorbell(ORM):  # type: ignore[misc]
             if found := self._take():
                 return found
             time.sleep(PAUSE_S)
-        return None
+        return own_message(self.list_key) if self.watcher is not None and self.watcher.look() else None
 
     def _take(self) -> list[tuple[None, str]]:
         # By hand, because the ORM's machinery would be the larger part of this process's own memory. Looking
@@ -93,6 +105,24 @@ class Doorbell(ORM):  # type: ignore[misc]
             cursor.execute(f"SELECT id FROM {_TABLE} WHERE key = %s ORDER BY id LIMIT 1", [self.list_key])
             row = cursor.fetchone()
         return None if row is None else int(row[0])
+
+
+def own_message(cluster: str) -> list[tuple[None, str]]:
+    """A message as a ring sends it, for this very cluster: nobody else can take it."""
+    caught = _Caught(cluster)
+    async_task(wakeups.function_of(cluster), broker=caught)
+    return [(None, message) for message in caught.messages]
+
+
+class _Caught(Broker):  # type: ignore[misc]
+    """Where a message goes that is not to be sent."""
+
+    def __init__(self, list_key: str) -> None:
+        super().__init__(list_key)
+        self.messages: list[str] = []
+
+    def enqueue(self, task: str) -> None:
+        self.messages.append(task)
 
 
 class _Bell:

@@ -1,65 +1,103 @@
 """Whether this process is up and whether the system can do its work (api.md, /livez and /readyz).
 
-A check returns None or says what is wrong; apps register theirs in a module `health`. The answer names failed
-checks by code; what is wrong in words is for instance administrators.
+A check returns None or a sentence that says what is wrong and what to do; apps register theirs in a module
+`health`. /readyz names failed checks by code; sentences are for instance administrators, who also find them on
+the dashboard, beside warnings: what keeps nothing from working yet.
 """
 
 from __future__ import annotations
 
 import logging
-import shutil
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 
 from django.apps import apps
 from django.conf import settings
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
+from django.db.migrations.loader import MigrationLoader
 from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.utils.functional import Promise
+from django.utils.text import format_lazy
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_safe
 
-from apps.core import clock
+from apps.core import db
 from apps.core.errors import DomainError
-from apps.core.models import ControlJob
 
-FREE_BYTES_MIN = 64 * 1024 * 1024
-SCHEDULER_SILENT = timedelta(minutes=3)
 # Anybody may ask, so the answer is worked out at most this often.
 KEPT_S = 2.0
+NAMED = 3
 
-Check = Callable[[], str | None]
+# Kept for readers of either language, so translated when read.
+Sentence = str | Promise
+Check = Callable[[], Sentence | None]
 
 logger = logging.getLogger("qinglong.health")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong: a stable code, what to do, and whether it fails the system or only warns."""
+
+    code: str
+    sentence: Sentence
+    failing: bool
 
 
 @dataclass(frozen=True)
 class _Registered:
     check: Check
     lasting: bool
+    failing: bool
 
 
 _checks: dict[str, _Registered] = {}
 _passed: set[str] = set()
 _lock = threading.Lock()
-_kept: tuple[float, dict[str, str]] | None = None
+_kept: tuple[float, list[Problem]] | None = None
 
 
-def register(code: str, check: Check, *, lasting: bool = False) -> None:
-    """Adds a check: a few cheap queries or system calls. A `lasting` one is not asked again once it passed."""
-    _checks[code] = _Registered(check, lasting)
+def register(code: str, check: Check, *, lasting: bool = False, failing: bool = True) -> None:
+    """Adds a check: a few cheap queries or system calls. A `lasting` one is not asked again once it passed; one
+    that is not `failing` is a warning.
+    """
+    _checks[code] = _Registered(check, lasting, failing)
 
 
-def failures() -> dict[str, str]:
-    """Code and words of each failed check; without a database nothing else is asked."""
-    if (wrong := _ask("database")) is not None:
-        return {"database": wrong}
-    found = {code: _ask(code) for code in _checks if code != "database"}
-    return {code: wrong for code, wrong in found.items() if wrong is not None}
+def codes() -> list[str]:
+    """Of all that is looked at, whether found or not."""
+    return sorted(_checks)
+
+
+def problems() -> list[Problem]:
+    """What is wrong now, failures first; without a database nothing else is asked."""
+    if _ask("database") is not None:
+        return [
+            Problem("database", gettext_lazy("The database cannot be reached; check DATABASE_URL."), True)
+        ]
+    found = [
+        Problem(code, wrong, known.failing)
+        for code, known in _checks.items()
+        if code != "database" and (wrong := _ask(code)) is not None
+    ]
+    return sorted(found, key=lambda problem: (not problem.failing, problem.code))
+
+
+def recent() -> list[Problem]:
+    """The same, worked out within the last KEPT_S seconds."""
+    global _kept
+    with _lock:
+        if _kept is None or _kept[0] <= time.monotonic() - KEPT_S:
+            before = [] if _kept is None else _failed(_kept[1])
+            _kept = (time.monotonic(), problems())
+            if (now := _failed(_kept[1])) != before:
+                logger.warning("failed checks: %s", ", ".join(now) or "none")
+        return _kept[1]
 
 
 def forget() -> None:
@@ -68,28 +106,26 @@ def forget() -> None:
     _kept = None
 
 
-def _ask(code: str) -> str | None:
+def _ask(code: str) -> Sentence | None:
     registered = _checks[code]
     if code in _passed:
         return None
     try:
         wrong = registered.check()
-    except (DatabaseError, DomainError, OSError) as error:
-        wrong = type(error).__name__
+    except DomainError as error:
+        wrong = error.detail
+    except (DatabaseError, OSError) as error:
+        wrong = format_lazy(
+            gettext_lazy("This could not be looked at ({error}); the log says more."),
+            error=type(error).__name__,
+        )
     if wrong is None and registered.lasting:
         _passed.add(code)
     return wrong
 
 
-def _recent() -> dict[str, str]:
-    global _kept
-    with _lock:
-        if _kept is None or _kept[0] <= time.monotonic() - KEPT_S:
-            before = {} if _kept is None else _kept[1]
-            _kept = (time.monotonic(), failures())
-            if _kept[1].keys() != before.keys():
-                logger.warning("failed checks: %s", ", ".join(sorted(_kept[1])) or "none")
-        return _kept[1]
+def _failed(found: list[Problem]) -> list[str]:
+    return [problem.code for problem in found if problem.failing]
 
 
 @require_safe
@@ -101,10 +137,11 @@ def livez(request: HttpRequest) -> HttpResponse:
 @require_safe
 def readyz(request: HttpRequest) -> HttpResponse:
     """200, or 503 with the codes of failed checks."""
-    failed = _recent()
-    body: dict[str, object] = {"status": "failing" if failed else "ok", "failed": sorted(failed)}
+    found = recent()
+    failed = _failed(found)
+    body: dict[str, object] = {"status": "failing" if failed else "ok", "failed": failed}
     if failed and _administrator(request):
-        body["details"] = failed
+        body["details"] = {problem.code: str(problem.sentence) for problem in found if problem.failing}
     answer = JsonResponse(body, status=503 if failed else 200, headers={"Cache-Control": "no-store"})
     # Django would log every 503; a probe asks every few seconds, and one line per change says more.
     answer._has_been_logged = True  # type: ignore[attr-defined]
@@ -118,7 +155,7 @@ def _administrator(request: HttpRequest) -> bool:
         return False
 
 
-def database() -> str | None:
+def database() -> Sentence | None:
     """Whether it answers."""
     connection.ensure_connection()
     with connection.cursor() as cursor:
@@ -126,18 +163,53 @@ def database() -> str | None:
     return None
 
 
-def migrations() -> str | None:
+def migrations() -> Sentence | None:
     """Whether everything this version brings has been applied."""
     executor = MigrationExecutor(connection)
     waiting = executor.migration_plan(executor.loader.graph.leaf_nodes())
-    return f"{len(waiting)} migrations are not applied" if waiting else None
+    if not waiting:
+        return None
+    return format_lazy(
+        gettext_lazy("{n} migrations are not applied: `up` applies them when it starts."), n=len(waiting)
+    )
 
 
-def schema() -> str | None:
-    """Whether every table is there, whatever the list of migrations claims."""
-    there = set(connection.introspection.table_names())
-    missing = sorted(model._meta.db_table for model in apps.get_models() if model._meta.db_table not in there)
-    return f"missing tables: {', '.join(missing)}" if missing else None
+def schema() -> Sentence | None:
+    """Whether every table and column is there, whatever the list of migrations claims."""
+    wanted = {
+        (model._meta.db_table, str(field.column))
+        for model in apps.get_models()
+        for field in model._meta.local_concrete_fields
+    }
+    missing = sorted(f"{table}.{column}" for table, column in wanted - db.columns())
+    if not missing:
+        return None
+    shown = ", ".join(missing[:NAMED]) + (" …" if len(missing) > NAMED else "")
+    return format_lazy(
+        gettext_lazy(
+            "The database is of another version of QingLong: {names} is missing. Start the version that made it, "
+            "restore a backup, or use another QINGLONG_HOME or DATABASE_URL."
+        ),
+        names=shown,
+    )
+
+
+def newer() -> Sentence | None:
+    """Whether a later version of QingLong has been at work on the database."""
+    loader = MigrationLoader(connection)
+    own = {config.label for config in apps.get_app_configs()}
+    unknown = [
+        key for key in loader.applied_migrations if key[0] in own and key not in loader.disk_migrations
+    ]
+    if not unknown:
+        return None
+    return format_lazy(
+        gettext_lazy(
+            "The database is of a newer version of QingLong ({names} is applied). Start that version, or restore "
+            "a backup made before it."
+        ),
+        names=", ".join(f"{app}.{name}" for app, name in sorted(unknown)[:NAMED]),
+    )
 
 
 def unusable() -> tuple[str, str] | None:
@@ -159,27 +231,6 @@ def unusable() -> tuple[str, str] | None:
     return None
 
 
-def scheduler() -> str | None:
-    """Whether control jobs are run: that takes the scheduler, the queue and the control cluster."""
-    newest = ControlJob.objects.order_by("-last_started_at").exclude(last_started_at=None).first()
-    if newest is None or newest.last_started_at is None:
-        return "no control job has run yet"
-    silent = clock.now() - newest.last_started_at
-    return f"no control job for {int(silent.total_seconds())} s" if silent > SCHEDULER_SILENT else None
-
-
-def disk() -> str | None:
-    """Whether there is room for logs and the database."""
-    low = [
-        str(folder)
-        for folder in (settings.HOME, settings.LOG_ROOT)
-        if folder.exists() and shutil.disk_usage(folder).free < FREE_BYTES_MIN
-    ]
-    return f"less than 64 MiB free: {', '.join(low)}" if low else None
-
-
 register("database", database)
 register("migrations", migrations, lasting=True)
 register("schema", schema, lasting=True)
-register("scheduler", scheduler)
-register("disk", disk)

@@ -12,7 +12,9 @@ import json
 import os
 import re
 import secrets
+import stat
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from django.conf import settings
 from django.utils.translation import gettext_lazy as _
 
 from apps.core.errors import Conflict, Unavailable
+from qinglong.environment import GATE
 
 SLOTS_MAX = 64
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -91,7 +94,7 @@ def folder(*parts: str) -> Path:
         for part in ("", *parts):
             path /= part
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if path.stat().st_mode & 0o077:
+            if (mode := stat.S_IMODE(path.stat().st_mode)) & 0o077 and mode != GATE:
                 path.chmod(0o700)
     except OSError as error:
         raise NodeUnusable(reason=error.strerror) from error
@@ -121,10 +124,13 @@ def node_id() -> str:
     return text
 
 
-def claim_slot(most: int = SLOTS_MAX) -> SlotLock:
-    """Takes the lowest worker place that no living session of this node holds, of `most`; raises NoFreeSlot."""
+def claim_slot(most: int = SLOTS_MAX, first: Sequence[int] = ()) -> SlotLock:
+    """Takes the lowest worker place that no living session of this node holds, of `most`; raises NoFreeSlot.
+
+    Those of `first` are tried before the others.
+    """
     workers = folder("workers")
-    for number in range(1, min(most, SLOTS_MAX) + 1):
+    for number in [*first, *range(1, min(most, SLOTS_MAX) + 1)]:
         descriptor = _try_lock(workers / f"{number}.lock")
         if descriptor is not None:
             return SlotLock(descriptor, number)

@@ -46,6 +46,11 @@ def clusters() -> list[Cluster]:
     return [_clusters[name] for name in sorted(_clusters)]
 
 
+def function_of(cluster: str) -> str:
+    """What a message of the cluster calls."""
+    return _clusters[cluster].function
+
+
 def channel(cluster: str) -> str:
     """The PostgreSQL notification channel of a cluster."""
     return f"qinglong_{cluster}"

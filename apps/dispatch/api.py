@@ -1,4 +1,4 @@
-"""Workers over the API, for instance administrators."""
+"""Nodes and workers over the API, for instance administrators."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from apps.access.endpoints import (
 )
 from apps.core import clock
 from apps.dispatch import queries
-from apps.dispatch.errors import WorkerNotFound
-from apps.dispatch.models import Worker
-from apps.dispatch.services import workers
+from apps.dispatch.models import Node, Worker
+from apps.dispatch.queries import NodeView
+from apps.dispatch.services import draining
 
 
 class WorkerSerializer(StrictSerializer):
@@ -58,21 +58,58 @@ class Workers(Endpoint):
         return page_response(queries.page_workers(**page_of(request)), represent)
 
 
-class _Switch(Endpoint):
+class NodeSerializer(StrictSerializer):
+    """A machine of the installation with its worker places.
+
+    `state`: `online`; `draining`, it takes nothing new and something still runs; `drained`; or `lost`, silent for
+    two minutes while it was to take runs or had some. A node whose clock is more than 5 s off takes no runs.
+    """
+
+    id = serializers.CharField()
+    host = serializers.CharField()
+    state = serializers.ChoiceField(["online", "draining", "drained", "lost"])
+    labels = serializers.DictField(child=serializers.CharField())
+    running = serializers.IntegerField()
+    drain_requested_at = MomentField(allow_null=True)
+    last_heartbeat_at = MomentField()
+    clock_skew_ms = serializers.IntegerField()
+    workers = WorkerSerializer(many=True)
+
+
+def represent_node(view: NodeView) -> Any:
+    """A node as the API shows it."""
+    node = view.node
+    return {
+        "id": node.pk,
+        "host": node.host,
+        "state": view.state,
+        "labels": node.labels,
+        "running": len(view.leases),
+        "drain_requested_at": clock.rfc3339(node.drain_requested_at) if node.drain_requested_at else None,
+        "last_heartbeat_at": clock.rfc3339(view.seen_at),
+        "clock_skew_ms": node.clock_skew_ms,
+        "workers": [represent(worker) for worker in view.workers],
+    }
+
+
+class Nodes(Endpoint):
+    permissions = {"GET": ADMINISTRATOR}
+
+    @extend_schema(summary="List nodes", parameters=PAGE_PARAMETERS, responses=paged(NodeSerializer))
+    def get(self, request: Request) -> Response:
+        return page_response(queries.page_nodes(**page_of(request)), represent_node)
+
+
+class _SwitchWorker(Endpoint):
     permissions = {"POST": ADMINISTRATOR}
     draining: bool
 
     def switch(self, worker_id: str) -> Response:
-        workers.set_draining(
-            self.draining, worker_id=worker_id, actor=self.principal.subject.pair, origin=ORIGIN
-        )
-        worker = Worker.objects.filter(pk=worker_id).first()
-        if worker is None:
-            raise WorkerNotFound
-        return Response(represent(worker))
+        draining.set_worker(self.draining, worker_id, actor=self.principal.subject.pair, origin=ORIGIN)
+        return Response(represent(Worker.objects.get(pk=worker_id)))
 
 
-class DrainWorker(_Switch):
+class DrainWorker(_SwitchWorker):
     draining = True
 
     @extend_schema(summary="Take no new runs; what runs goes on", request=None, responses=WorkerSerializer)
@@ -80,10 +117,38 @@ class DrainWorker(_Switch):
         return self.switch(id)
 
 
-class ResumeWorker(_Switch):
+class ResumeWorker(_SwitchWorker):
     draining = False
 
     @extend_schema(summary="Take runs again", request=None, responses=WorkerSerializer)
+    def post(self, request: Request, id: str) -> Response:
+        return self.switch(id)
+
+
+class _SwitchNode(Endpoint):
+    permissions = {"POST": ADMINISTRATOR}
+    draining: bool
+
+    def switch(self, node_id: str) -> Response:
+        draining.set_node(self.draining, node_id, actor=self.principal.subject.pair, origin=ORIGIN)
+        (view,) = queries.view_nodes([Node.objects.get(pk=node_id)])
+        return Response(represent_node(view))
+
+
+class DrainNode(_SwitchNode):
+    draining = True
+
+    @extend_schema(
+        summary="Take no new runs on a node, until it is resumed", request=None, responses=NodeSerializer
+    )
+    def post(self, request: Request, id: str) -> Response:
+        return self.switch(id)
+
+
+class ResumeNode(_SwitchNode):
+    draining = False
+
+    @extend_schema(summary="Take runs on a node again", request=None, responses=NodeSerializer)
     def post(self, request: Request, id: str) -> Response:
         return self.switch(id)
 
@@ -92,4 +157,7 @@ urlpatterns = [
     path("workers", Workers.as_view()),
     path("workers/<str:id>/drain", DrainWorker.as_view()),
     path("workers/<str:id>/resume", ResumeWorker.as_view()),
+    path("nodes", Nodes.as_view()),
+    path("nodes/<str:id>/drain", DrainNode.as_view()),
+    path("nodes/<str:id>/resume", ResumeNode.as_view()),
 ]

@@ -18,7 +18,7 @@ from uuid import UUID
 
 from django.db import connection
 
-from apps.core import bulk
+from apps.core import bulk, clock
 from apps.core.errors import InvalidInput
 from apps.runs.models import Run, RunAttempt
 from apps.tasks import placement
@@ -38,6 +38,10 @@ _BEST = " ORDER BY r.priority DESC, r.queued_at, r.id LIMIT %s"
 _ORDERED = "SELECT r.priority, r.queued_at, r.id FROM runs r WHERE r.execution_owner = 'runtime'"
 _OPEN = " AND r.cancel_requested_at IS NULL AND r.holds_place"
 _QUEUED = f"{_ORDERED} AND r.status = 'queued'{_OPEN} AND r.requires = ''{_BEST}"
+_WAITING = (
+    "SELECT 1 FROM runs r WHERE r.execution_owner = 'runtime' AND r.status = 'queued'"
+    f"{_OPEN} AND r.requires = '' AND r.queued_at <= %s LIMIT 1"
+)
 _QUEUED_NEEDING = f"{_ORDERED} AND r.status = 'queued'{_OPEN} AND r.requires = %s{_BEST}"
 _RECLAIMED = (
     f"{_ORDERED} AND r.status = 'dispatching'{_OPEN} AND {{fits}} AND EXISTS ("
@@ -129,10 +133,9 @@ def take(now: datetime, limit: int, needs: Sequence[str] = ()) -> list[UUID]:
 def take_later(now: datetime, limit: int, needs: Sequence[str] = ()) -> Callable[[], list[UUID]]:
     """The same, with the answer when it is called for."""
     lock = " FOR NO KEY UPDATE OF r SKIP LOCKED" if connection.vendor == "postgresql" else ""
-    fits = f"r.requires IN ({', '.join(['%s'] * len(needs))}, '')" if needs else "r.requires = ''"
     asked = [
         bulk.select_later(_QUEUED + lock, [limit]),
-        bulk.select_later(_RECLAIMED.format(fits=fits) + lock, [*needs, _time(now), limit]),
+        bulk.select_later(_RECLAIMED.format(fits=_fits(needs)) + lock, [*needs, _time(now), limit]),
         *(bulk.select_later(_QUEUED_NEEDING + lock, [need, limit]) for need in needs),
     ]
 
@@ -142,6 +145,14 @@ def take_later(now: datetime, limit: int, needs: Sequence[str] = ()) -> Callable
         return [pk for _priority, _queued_at, pk in sorted(found)[:limit]]
 
     return best
+
+
+def waiting(needs: Sequence[str], before: datetime) -> bool:
+    """Whether a run waits that has one of `needs`, or one without any that was queued before `before`."""
+    asked = [bulk.select_later(_QUEUED_NEEDING, [need, 1]) for need in needs]
+    asked.append(bulk.select_later(_WAITING, [_time(before)]))
+    asked.append(bulk.select_later(_RECLAIMED.format(fits=_fits(needs)), [*needs, _time(clock.now()), 1]))
+    return any(answer() for answer in asked)
 
 
 def page(
@@ -160,6 +171,10 @@ def page(
     with connection.cursor() as cursor:
         cursor.execute(sql + _ORDER, [*params, limit])
         return [_candidate(row) for row in cursor.fetchall()]
+
+
+def _fits(needs: Sequence[str]) -> str:
+    return f"r.requires IN ({', '.join(['%s'] * len(needs))}, '')" if needs else "r.requires = ''"
 
 
 def _candidate(row: Any) -> Candidate:

@@ -21,13 +21,11 @@ from django.db import DatabaseError, connection
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from apps.core import health
+from apps.core import health, watchdogs
 from apps.core.errors import DomainError
 from apps.dispatch import interpreters
 from apps.dispatch.supervisor import launcher
 from apps.vault import keyring
-
-FREE_BYTES_LOW = 1024**3
 
 
 class Level(StrEnum):
@@ -95,9 +93,9 @@ def _disk() -> Iterator[Finding]:
     folder = next(path for path in (Path(settings.LOG_ROOT), Path(settings.HOME)) if path.exists())
     free = shutil.disk_usage(folder).free
     shown = {"free": f"{free / 1024**3:.1f} GiB"}
-    if free < health.FREE_BYTES_MIN:
+    if free < watchdogs.FREE_BYTES_MIN:
         yield Finding(Level.FAILURE, "disk_full", _("Only %(free)s are free for logs.") % shown)
-    elif free < FREE_BYTES_LOW:
+    elif free < watchdogs.FREE_BYTES_LOW:
         yield Finding(Level.WARNING, "disk_low", _("Only %(free)s are free for logs.") % shown)
     else:
         yield Finding(Level.GOOD, "disk", _("%(free)s are free for logs.") % shown)
@@ -119,7 +117,7 @@ def _database() -> Iterator[Finding]:
 
 
 def _stored() -> Iterator[Finding]:
-    named: tuple[tuple[str, Callable[[], str | None], str], ...] = (
+    named: tuple[tuple[str, Callable[[], health.Sentence | None], str], ...] = (
         ("migrations_pending", health.migrations, "migrations"),
         ("schema_incomplete", health.schema, "schema"),
     )

@@ -29,6 +29,17 @@ class WorkerNotFound(NotFound):
     code = "worker_not_found"
 
 
+class NodeNotFound(NotFound):
+    code = "node_not_found"
+
+
+class NodeDraining(Conflict):
+    """A worker cannot take runs again while its whole node takes none."""
+
+    code = "node_draining"
+    message = _("Its node takes no new runs; resume the node.")
+
+
 class CompletionUnauthorized(DomainError):
     code = "completion_unauthorized"
     status = 403
@@ -72,3 +83,9 @@ class NothingEscaped(Conflict):
 
     code = "nothing_escaped"
     message = _("No process is known to have outlived the stop of this run.")
+
+
+class ReceiptJournalConflict(Conflict):
+    """The journal has no row of the attempt, or one that names another place of its receipt."""
+
+    code = "receipt_journal_conflict"

@@ -12,11 +12,13 @@ from django.conf import settings
 from apps.artifacts import facts, store
 from apps.core import canonical, clock, ids
 from apps.core.errors import DomainError
-from apps.dispatch import interpreters
+from apps.dispatch import interpreters, run_as
+from apps.dispatch.journal import shard_of
 from apps.dispatch.launcher.spec import (
     CommandBody,
     LaunchSpec,
     LogSpec,
+    RunAs,
     ScriptBody,
     ShellBody,
 )
@@ -27,6 +29,7 @@ from apps.tasks.execution import Command, Execution, Script, Shell
 from apps.tasks.revisions import Revision
 from apps.vault import recipes
 from apps.vault.recipes import Recipe
+from qinglong.environment import ConfigurationError
 
 _CACHED = 256
 
@@ -54,6 +57,12 @@ class Planner:
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[str, str, str], tuple[Revision, Recipe]] = OrderedDict()
         self._base = _base_environment()
+        self._run_as: run_as.Identity | None = None
+        self._refusal: str | None = None
+        try:
+            self._run_as = run_as.wanted()
+        except ConfigurationError as error:
+            self._refusal = error.code  # of every run: none may start as the panel's own user instead
 
     def knows(self, run: Run) -> bool:
         """Whether planning this run asks the database nothing."""
@@ -61,6 +70,8 @@ class Planner:
 
     def plan(self, run: Run, attempt: RunAttempt, project_slug: str, task_slug: str) -> Plan:
         """The specification of one attempt; raises LaunchRefused. Nothing is made on disk but the log root."""
+        if self._refusal is not None:
+            raise LaunchRefused(self._refusal)
         revision, recipe = self._resolve(run)
         execution = revision.execution
         try:
@@ -72,7 +83,7 @@ class Planner:
         except facts.UnsafeTarget as error:
             raise LaunchRefused("log_root_unsafe") from error
         token = ids.token()
-        home = Path(settings.HOME, "homes", run.project_id, str(run.task_id))
+        home = Path(settings.HOME, run_as.HOMES, run.project_id, str(run.task_id))
         folder = attempt_folder(attempt)
         world = {**self._environment(run, attempt, home, project_slug, task_slug), **environment}
         spec = LaunchSpec(
@@ -96,6 +107,7 @@ class Planner:
             deadline_at_ms=clock.now_ms() + execution.timeout_ms if execution.timeout_ms else None,
             grace_ms=execution.kill_grace_ms,
             input=canonical.dumps(given.input) if given.input is not None else None,
+            run_as=self._other_user(home),
         )
         return Plan(spec, canonical.sha256(token), execution.timeout_ms)
 
@@ -115,6 +127,10 @@ class Planner:
             self._known.popitem(last=False)
         return revision, recipe
 
+    def _other_user(self, home: Path) -> RunAs | None:
+        user = self._run_as
+        return None if user is None else RunAs(user.uid, user.gid, user.groups, str(home))
+
     def _environment(
         self, run: Run, attempt: RunAttempt, home: Path, project_slug: str, task_slug: str
     ) -> dict[str, str]:
@@ -133,7 +149,12 @@ class Planner:
 def attempt_folder(attempt: RunAttempt) -> Path:
     """The private folder of one attempt on this node; removed once its end is on record."""
     name = str(attempt.pk)
-    return Path(settings.NODE_DIR, "attempts", name[-2:], name)
+    return attempts_root() / shard_of(name) / name
+
+
+def attempts_root() -> Path:
+    """Where the folders of this node's attempts lie."""
+    return Path(settings.NODE_DIR, run_as.ATTEMPTS)
 
 
 def receipts_root() -> Path:

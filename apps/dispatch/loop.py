@@ -21,7 +21,7 @@ from apps.core.listener import Listener
 from apps.core.node import SlotLock
 from apps.dispatch import journal
 from apps.dispatch.fence import LeaseFence, WorkerFence
-from apps.dispatch.services import workers
+from apps.dispatch.services import nodes, workers
 from apps.dispatch.services.passes import SessionReplaced
 
 logger = logging.getLogger("qinglong.dispatch")
@@ -71,14 +71,19 @@ class Loop:
         idle_s: float | None = IDLE_S,
         max_age_s: float | None = MAX_AGE_S,
         drain: int | None = None,
+        places: Sequence[int] = (),
     ) -> None:
-        """`idle_s` and `max_age_s` None = resident; `drain` is a descriptor that is readable when to stop."""
+        """`idle_s` and `max_age_s` None = resident; `drain` is a descriptor that is readable when to stop.
+
+        `places` are the worker places to be taken before others.
+        """
         self.cluster = cluster
         self.slots = slots
         self._sources = sources
         self._idle_s = idle_s
         self._max_age_s = max_age_s
         self._drain = drain
+        self._places = places
         self.selector = selectors.DefaultSelector()
         self.draining = False
         self.fence: WorkerFence
@@ -89,7 +94,7 @@ class Loop:
 
     def run(self) -> str:
         """Works until it is idle, old, drained or replaced, and says which."""
-        slot = node.claim_slot(most=max(1, journal.CAPACITY // self.slots))
+        slot = node.claim_slot(max(1, journal.CAPACITY // self.slots), first=self._places)
         try:
             return self._session(slot)
         finally:
@@ -115,7 +120,7 @@ class Loop:
     def _session(self, slot: SlotLock) -> str:
         worker = workers.register(node.node_id(), slot.number, self.slots, [self.cluster])
         self.fence = WorkerFence.of(worker)
-        self.held_back = worker.status == "draining"
+        self.held_back = worker.status == "draining" or nodes.is_off(worker.node.clock_skew_ms)
         listener = Listener(self.cluster)
         wakeups.answer(self.cluster)
         self.watch(listener, lambda: self._rung(listener))
@@ -206,7 +211,7 @@ class Loop:
             return
         if found is None:
             raise SessionReplaced
-        self.held_back = found.draining
+        self.held_back = found.held_back
         for source in self._sources:
             source.renewed(found.kept)
 

@@ -12,6 +12,28 @@ LEASE_MIN_MS = 5_000
 LEASE_MAX_MS = 600_000
 
 
+class Node(models.Model):
+    """A machine's part of the installation: known by the random id in its own folder, told apart by people by its host.
+
+    `last_heartbeat_at` is its cluster's own; sessions show their lives at their places. A drain stays until it is
+    taken back, whatever of the node starts anew. `clock_skew_ms`: how far its clock is ahead of the database's.
+    """
+
+    id = models.CharField(primary_key=True, max_length=64, editable=False)
+    host = models.CharField(max_length=255)
+    labels = models.JSONField(default=dict)
+    drain_requested_at = models.DateTimeField(null=True)
+    clock_skew_ms = models.BigIntegerField(default=0)
+    registered_at = models.DateTimeField()
+    last_heartbeat_at = models.DateTimeField()
+
+    class Meta:
+        db_table = "nodes"
+
+    def __str__(self) -> str:
+        return self.host
+
+
 class Worker(models.Model):
     """A slot of a node that opens sessions. Fence = id, session id, generation: a new session shuts out the old."""
 
@@ -21,7 +43,7 @@ class Worker(models.Model):
         OFFLINE = "offline"
 
     id = models.CharField(primary_key=True, max_length=128, editable=False)
-    node_id = models.CharField(max_length=64)
+    node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="workers", db_index=False)
     roles = models.JSONField(default=list)
     session_id = models.CharField(max_length=36)
     generation = models.IntegerField()
@@ -41,7 +63,7 @@ class Worker(models.Model):
         db_table = "workers"
         indexes = [
             models.Index(fields=["status", "lease_expires_at", "id"], name="worker_liveness"),
-            models.Index(fields=["node_id", "id"], name="worker_node"),
+            models.Index(fields=["node", "id"], name="worker_node"),
         ]
         constraints = [
             fields.one_of("status", ["online", "draining", "offline"], "worker_status_check"),
@@ -55,6 +77,11 @@ class Worker(models.Model):
 
     def __str__(self) -> str:
         return self.id
+
+    @property
+    def place(self) -> int:
+        """Its number on its node."""
+        return int(self.pk.rpartition(":")[2])
 
     @property
     def labels(self) -> dict[str, str]:

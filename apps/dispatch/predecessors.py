@@ -59,14 +59,16 @@ def of(attempt: RunAttempt) -> list[Predecessor]:
         executor_handle__isnull=False,
         worker_id__startswith=f"{node.node_id()}:",
     )
-    found = []
-    for row in rows:
-        try:
-            handle = Handle.decode(row.executor_handle or "")
-        except ValueError:
-            continue
-        found.append(Predecessor(handle, f"\0RUN_FENCE={row.run_id}:{row.attempt}\0".encode()))
-    return found
+    return [found for row in rows if (found := one(row)) is not None]
+
+
+def one(attempt: RunAttempt) -> Predecessor | None:
+    """What an attempt that had begun may have left; None where its shim is not known."""
+    try:
+        handle = Handle.decode(attempt.executor_handle or "")
+    except ValueError:
+        return None
+    return Predecessor(handle, f"\0RUN_FENCE={attempt.run_id}:{attempt.attempt}\0".encode())
 
 
 class Waiting:

@@ -14,7 +14,8 @@ from apps.core.errors import InvalidInput
 from apps.core.pages import Key, Page
 from apps.dispatch import fence as fences
 from apps.dispatch.fence import LeaseFence
-from apps.dispatch.models import RunDispatchLease, Worker
+from apps.dispatch.models import Node, RunDispatchLease, Worker
+from apps.dispatch.services import nodes
 from apps.runs.models import Run
 from apps.tasks import placement
 
@@ -56,6 +57,64 @@ def _reason(run: Run, online: Sequence[tuple[int, Mapping[str, str]]]) -> str | 
         return "worker"
     slots = [free for free, labels in online if placement.fits(run.requires, labels)]
     return "labels" if not slots else None if any(slots) else "priority"
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """A node with its worker places and the leases they hold; `seen_at` is its newest sign of life.
+
+    `state`: `online`, `draining` (it takes nothing, and something still runs), `drained`, or `lost`: silent for two
+    minutes, while it was to take runs or had some.
+    """
+
+    node: Node
+    workers: list[Worker]
+    leases: list[RunDispatchLease]
+    seen_at: datetime
+    state: str
+
+    def carried(self, worker_id: str) -> list[RunDispatchLease]:
+        """What one of its places carries."""
+        return [lease for lease in self.leases if lease.worker_id == worker_id]
+
+
+def page_nodes(*, limit: int = pages.DEFAULT_LIMIT, cursor: str | None = None) -> Page[NodeView]:
+    """All nodes, by id; three queries."""
+    found = pages.paginate(
+        Node.objects.all(), [Key("id")], kind="nodes", scope={}, limit=limit, cursor=cursor
+    )
+    return Page(view_nodes(found.items), found.next_cursor)
+
+
+def view_nodes(found: Sequence[Node]) -> list[NodeView]:
+    """These nodes with all that belongs to them, in two queries; of what they carry the 1,000 oldest."""
+    now, known = clock.now(), [row.pk for row in found]
+    workers = list(Worker.objects.filter(node_id__in=known).order_by("pk"))
+    node_of = {worker.pk: worker.node_id for worker in workers}
+    held = RunDispatchLease.objects.filter(worker_id__in=list(node_of), status="leased")
+    leases = list(held.select_related("run").order_by("acquired_at")[:1_000])
+    views = []
+    for row in found:
+        own = [worker for worker in workers if worker.node_id == row.pk]
+        carried = [lease for lease in leases if node_of[lease.worker_id] == row.pk]
+        seen_at = max([row.last_heartbeat_at, *(worker.last_heartbeat_at for worker in own)])
+        own.sort(key=lambda worker: worker.place)
+        views.append(NodeView(row, own, carried, seen_at, _state(row, seen_at, bool(carried), now)))
+    return views
+
+
+def running_on(node_id: str) -> int:
+    """How many runs a node still carries."""
+    return RunDispatchLease.objects.filter(worker__node_id=node_id, status="leased").count()
+
+
+def _state(row: Node, seen_at: datetime, carries: bool, now: datetime) -> str:
+    drains = row.drain_requested_at is not None
+    if drains and not carries:
+        return "drained"
+    if seen_at <= now - nodes.LOST_AFTER:
+        return "lost"
+    return "draining" if drains else "online"
 
 
 def page_workers(*, limit: int = pages.DEFAULT_LIMIT, cursor: str | None = None) -> Page[Worker]:

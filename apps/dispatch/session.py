@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
 from django.conf import settings
+from django_q.conf import Conf
 
+from apps.core import node
 from apps.core.node import NoFreeSlot
 from apps.dispatch import drain
 from apps.dispatch.loop import IDLE_S, MAX_AGE_S, Loop
+from apps.dispatch.services import workers
 from apps.dispatch.source import RunSource
 from apps.dispatch.supervisor import process
 
@@ -28,8 +31,10 @@ def run_queued() -> str:
     A signal ends the process too, once the session has let go: django-q2's worker does not see its cluster die
     and would wait for ever, holding what it inherited.
     """
+    # One place for each process of the cluster: a drained one is missed, not made up for by a place beyond.
+    places = workers.open_places(node.node_id(), Conf.WORKERS)
     try:
-        return _run(idle_s=IDLE_S, max_age_s=MAX_AGE_S, die_of_signal=True)
+        return _run(idle_s=IDLE_S, max_age_s=MAX_AGE_S, die_of_signal=True, places=places)
     except NoFreeSlot:
         return "full"
 
@@ -39,7 +44,13 @@ def run_resident() -> str:
     return _run(idle_s=None, max_age_s=None)
 
 
-def _run(*, idle_s: float | None, max_age_s: float | None, die_of_signal: bool = False) -> str:
+def _run(
+    *,
+    idle_s: float | None,
+    max_age_s: float | None,
+    die_of_signal: bool = False,
+    places: Sequence[int] = (),
+) -> str:
     loop = Loop(
         CLUSTER,
         [RunSource()],
@@ -47,6 +58,7 @@ def _run(*, idle_s: float | None, max_age_s: float | None, die_of_signal: bool =
         idle_s=idle_s,
         max_age_s=max_age_s,
         drain=drain.descriptor(),
+        places=places,
     )
     process.protect()
     with _drained_by_signal(loop) as signals:

@@ -57,6 +57,7 @@ class RunSource:
         self._adopt = True
         self._look_at_neighbours = False
         self._reconcile_at = 0.0
+        self._scanned: receipts.Position | None = None
         self._paused_until = 0.0
         self._behind = Waiting()
         self._needs = candidates.Needs(settings.NODE_LABELS)
@@ -355,8 +356,9 @@ class RunSource:
         self._reconcile()
 
     def _reconcile(self) -> None:
-        self._reconcile_at = time.monotonic() + RECONCILE_S
-        receipts.reconcile(node.node_id(), self._receipts)
+        self._scanned = receipts.scan(node.node_id(), self._receipts, self._scanned).next_cursor
+        pause = RECONCILE_S if self._scanned is None else 1.0
+        self._reconcile_at = time.monotonic() + pause
 
     def _follow(self, claimed: Claimed) -> None:
         attempt = claimed.attempt

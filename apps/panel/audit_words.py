@@ -43,6 +43,8 @@ ACTS: dict[str, Promise] = {
     "trigger.disabled": pgettext_lazy("audit", "disabled a trigger"),
     "trigger.deleted": pgettext_lazy("audit", "deleted a trigger"),
     "trigger.secret_renewed": pgettext_lazy("audit", "renewed a webhook's secret"),
+    "node.drained": pgettext_lazy("audit", "drained a node"),
+    "node.resumed": pgettext_lazy("audit", "resumed a node"),
     "worker.drained": pgettext_lazy("audit", "drained a worker"),
     "worker.resumed": pgettext_lazy("audit", "resumed a worker"),
 }

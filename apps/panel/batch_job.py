@@ -34,10 +34,15 @@ def carry_on(_cursor: control.Cursor) -> control.Cursor | None:
 def chunk(batch_id: UUID) -> bool:
     """Does the next tasks of a batch; False when it is over or was stopped.
 
-    Whoever asked for it is looked at anew for every task: a right that is lost ends the rest.
+    Whoever asked for it is looked at anew for every task, and a right that is lost ends the batch.
     """
     batch = Batch.objects.filter(pk=batch_id, state=Batch.State.RUNNING).select_related("project").first()
     if batch is None:
+        return False
+    try:
+        _grant(batch)
+    except Forbidden:
+        batches.finish(batch.pk, Batch.State.DENIED)
         return False
     wanted = task_list.Wanted(batch.search, show=batch.show)
     rows = task_list.wanted_tasks(batch.project_id, wanted).filter(pk__lt=batch.pk, archived_at=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from django.conf import settings
 from django.urls import reverse
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
@@ -85,4 +86,7 @@ def groups(visitor: Visitor, project: Project | None, running: int, *, team: boo
     if visitor.account.is_superuser:
         instance.append(Entry("people", "person", _("People"), reverse("panel:people")))
         instance.append(Entry("workers", "workers", _("Workers"), reverse("panel:workers")))
+        if settings.SINGLE_SIGN_ON.providers:
+            doctor = Entry("login-doctor", "info", _("Sign-in doctor"), reverse("panel:login-doctor"))
+            instance.append(doctor)
     return [Group("", first), Group(_("Team"), shared), Group(_("Instance"), instance)]

@@ -5,7 +5,6 @@ Runs are read through an index and only as many as are shown; what is counted co
 
 from __future__ import annotations
 
-import shutil
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,6 @@ from datetime import date, datetime, timedelta
 from urllib.parse import urlencode
 from uuid import UUID
 
-from django.conf import settings
 from django.db.models import F
 from django.urls import reverse
 from django.utils import timezone
@@ -21,7 +19,6 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from apps.core import clock
-from apps.dispatch.models import Worker
 from apps.dispatch.queries import waiting_for
 from apps.panel import first_minute, queries, words
 from apps.panel.drawings import Column
@@ -36,7 +33,6 @@ SHORT = 8
 MOST = 100
 BAD = ("failed", "timed_out", "lost")
 _LOOK_BACK = 300
-_LOW_DISK = 1024**3
 
 
 @dataclass(frozen=True)
@@ -273,23 +269,6 @@ def column_title(label: str, totals: Totals) -> str:
     if not totals.bad:
         return _("%(when)s: %(runs)s") % {"when": label, "runs": runs}
     return _("%(when)s: %(runs)s, %(bad)d ended badly") % {"when": label, "runs": runs, "bad": totals.bad}
-
-
-def warnings_for_administrators() -> list[str]:
-    """What needs a look at the installation: workers that fell silent, disks that run full; one query."""
-    silent = Worker.objects.exclude(status="offline").filter(lease_expires_at__lte=clock.now())
-    found = [
-        _("Worker %(name)s has been silent since %(time)s.")
-        % {"name": worker.pk, "time": words.exact(worker.last_heartbeat_at)}
-        for worker in silent.order_by("pk")[:3]
-    ]
-    try:
-        free = shutil.disk_usage(settings.LOG_ROOT if settings.LOG_ROOT.exists() else settings.HOME).free
-    except OSError:
-        return found
-    if free < _LOW_DISK:
-        found.append(_("Only %(size)s are free where logs are kept.") % {"size": words.size(free)})
-    return found
 
 
 def peak(series: Sequence[Column]) -> int:

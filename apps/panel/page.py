@@ -208,7 +208,11 @@ def _refuse_nul(request: HttpRequest, kwargs: Mapping[str, Any]) -> None:
 
 def safe_next(request: HttpRequest, fallback: str) -> str:
     """The `next` of the request when it leads nowhere else, else `fallback`."""
-    wanted = request.POST.get("next") or request.GET.get("next") or ""
+    return safe_target(request, request.POST.get("next") or request.GET.get("next") or "", fallback)
+
+
+def safe_target(request: HttpRequest, wanted: str, fallback: str) -> str:
+    """`wanted` when it leads nowhere else, else `fallback`."""
     safe = url_has_allowed_host_and_scheme(wanted, {request.get_host()}, require_https=request.is_secure())
     return wanted if safe and wanted.startswith("/") else fallback
 

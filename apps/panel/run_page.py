@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from apps.core import clock
 from apps.core.errors import DomainError
 from apps.dispatch.queries import waiting_for
-from apps.panel import advice, queries, terminal, timeline, words
+from apps.panel import advice, queries, stop_words, terminal, timeline, words
 from apps.runs import queries as runs
 from apps.runs.models import Run, RunAttempt, RunEvent
 from apps.runs.payloads import open_input, open_output
@@ -89,7 +89,8 @@ def story(run: Run) -> Story:
         run=run,
         attempts=attempts,
         steps=timeline.tell(run, events, people),
-        sentence=words.run_sentence(
+        sentence=stop_words.sentence(run, events, people)
+        or words.run_sentence(
             run,
             exit_code=attempts[-1].exit_code if attempts else None,
             waiting_for=waits,

@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy, pgettext, pgettext_lazy
 from apps.core import clock
 from apps.runs.models import RunStatus, TriggerType
 from apps.runs.retries import FAILURE_EXHAUSTED
+from apps.tasks import placement
 
 STATUS_GROUPS: tuple[tuple[Promise, tuple[str, ...]], ...] = (
     (gettext_lazy("On the way"), ("queued", "dispatching", "running", "retry_wait", "waiting_approval")),
@@ -54,7 +55,7 @@ SKIP_REASONS: dict[str, Promise] = {
 WAITS: dict[str, Promise] = {
     "place": gettext_lazy("Waits until an earlier run of this task has ended."),
     "worker": gettext_lazy("Waits for a worker with a free slot."),
-    "labels": gettext_lazy("Waits for a worker with the wanted labels."),
+    "labels": gettext_lazy("Waits: no worker has all the labels that it needs."),
     "priority": gettext_lazy("Waits for its turn."),
     "retry": gettext_lazy("Waits to be tried again."),
 }
@@ -153,6 +154,9 @@ def run_sentence(
     match run.status:
         case "retry_wait" if again_at is not None:
             return _("Waits to be tried again, until %(time)s.") % {"time": exact(again_at)}
+        case "queued" if waiting_for == "labels":
+            labels = ", ".join(f"{name}={value}" for name, value in placement.labels_of(run.requires).items())
+            return _("Waits: no worker has the labels %(labels)s.") % {"labels": labels}
         case "queued" | "retry_wait" if waiting_for in WAITS:
             return str(WAITS[waiting_for])
         case "created" | "queued":

@@ -159,7 +159,7 @@ class RoleBindings(ProjectEndpoint):
         history = request.query_params.get("history", "0")
         if history not in ("0", "1"):
             raise InvalidInput.field("history", _("0 or 1."))
-        page = queries.page_bindings(self.project_id, history=history == "1", **page_of(request))
+        page = queries.page_bindings(self.project_id, history=history == "1", **page_of(request, "history"))
         return page_response(page, _represent_row)
 
     @describe(

@@ -162,7 +162,7 @@ class Tasks(ProjectEndpoint):
         summary="List tasks", parameters=[*PAGE_PARAMETERS, *FILTERS], responses=paged(TaskSerializer)
     )
     def get(self, request: Request, p: str) -> Response:
-        page = queries.page(self.project_id, _filters(request), **page_of(request))
+        page = queries.page(self.project_id, _filters(request), **page_of(request, *_FILTERS))
         return _page(queries.views(page.items), page.next_cursor)
 
     @extend_schema(summary="Make a task", request=TaskSerializer, responses={201: TaskSerializer})
@@ -222,6 +222,9 @@ class OneRevision(ProjectEndpoint):
     @extend_schema(summary="Show a revision", responses=RevisionSerializer)
     def get(self, request: Request, p: str, t: str, revision: str) -> Response:
         return Response(queries.revision(queries.find(self.project_id, t), revision).document())
+
+
+_FILTERS = ("search", "label", "enabled", "archived")
 
 
 def _filters(request: Request) -> queries.Filters:

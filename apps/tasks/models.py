@@ -157,6 +157,7 @@ class Batch(models.Model):
         RUNNING = "running"
         DONE = "done"
         STOPPED = "stopped"
+        DENIED = "denied"
 
     id = fields.IdField()
     project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="+", db_index=False)
@@ -181,7 +182,7 @@ class Batch(models.Model):
             models.UniqueConstraint(
                 fields=["project", "subject_id"], condition=Q(state="running"), name="task_batch_running"
             ),
-            fields.one_of("state", ["running", "done", "stopped"], "task_batch_state"),
+            fields.one_of("state", ["running", "done", "stopped", "denied"], "task_batch_state"),
             models.CheckConstraint(
                 condition=Q(state="running", finished_at__isnull=True)
                 | (~Q(state="running") & Q(finished_at__isnull=False)),

@@ -24,6 +24,7 @@ _SAID: dict[tuple[str, str | None], tuple[str | Promise, str]] = {
     ("waits", None): (_("It was started and is about to be taken by a worker."), "open_run"),
     ("waits", "place"): (_("It waits: an earlier run of the task is still going."), "stop_blocking_run"),
     ("waits", "worker"): (_("It waits: no worker takes runs."), "add_worker"),
+    ("waits", "labels"): (_("It waits: no worker has all the labels that it needs."), "add_worker"),
     ("waits", "priority"): (_("It waits: all slots are taken."), "add_worker"),
     ("waits", "retry"): (_("It waits to be tried again."), "open_run"),
     ("skipped", "concurrency_skipped"): (

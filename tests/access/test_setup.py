@@ -12,6 +12,7 @@ import pytest
 from django.conf import settings
 from django.core.management import CommandError, call_command
 from django.db import connection
+from django.utils import translation
 
 from apps.access import setup_file
 from apps.access.models import ApiToken, User
@@ -181,6 +182,11 @@ def test_create_token() -> None:
     out = command("create_token", "--username", "ANN", "--name", "ci")
     secret = out.strip().splitlines()[-1].split()[-1]
     assert Api(secret)("GET", "me").json()["scopes"] == ["*"]
+    with translation.override("zh-hans"):
+        told = command("create_token", "--username", "ann", "--name", "zh")
+    assert (
+        "保存" in told and told.splitlines()[-1] == told.split()[-1] and told.split()[-1].startswith("ql3t_")
+    )
     command(
         "create_token", "--username", "ann", "--name", "two", "--scopes", "run.read,run.start", "task.read"
     )

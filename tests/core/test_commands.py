@@ -45,9 +45,12 @@ def test_copies_that_cannot_be_written_or_found(tmp_path: Path) -> None:
 
 @pytest.mark.e2e
 def test_help_lists_the_commands_of_people(tmp_path: Path) -> None:
+    home = tmp_path / "home"
     for arguments in ((), ("help",), ("--help",)):
-        text = run(tmp_path, *arguments).stdout
+        text = run(home, *arguments).stdout
         listed = {line.split()[0] for line in text.splitlines()[2:]}
         assert {"up", "setup", "create_token", "changepassword", "doctor", "backup", "restore"} <= listed
         assert not {"flush", "runserver", "createsuperuser", "makemigrations"} & listed
-    assert "migrate" in run(tmp_path, "help", "--commands").stdout.split()
+    assert "migrate" in run(home, "help", "--commands").stdout.split()
+    assert "--slots" in run(home, "up", "--help").stdout
+    assert not home.exists(), "whoever only asks gets nothing written"

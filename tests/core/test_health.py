@@ -10,7 +10,7 @@ from django.contrib.auth import get_user_model
 from django.db import OperationalError
 from django.test import Client
 
-from apps.core import clock, health
+from apps.core import clock, health, watchdogs
 from apps.core.models import ControlJob
 
 
@@ -89,7 +89,7 @@ def test_asking_often_asks_the_database_once(client: Client, django_assert_num_q
 @pytest.mark.django_db
 def test_full_disks_and_missing_migrations_are_seen(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     ran(clock.now())
-    monkeypatch.setattr(health, "FREE_BYTES_MIN", 2**62)
+    monkeypatch.setattr(watchdogs, "FREE_BYTES_MIN", 2**62)
     health.register("migrations", lambda: "1 migrations are not applied", lasting=True)
     assert client.get("/readyz").json()["failed"] == ["disk", "migrations"]
 

@@ -16,6 +16,7 @@ from apps.core.errors import DomainError, VersionConflict
 from apps.dispatch.fence import LeaseFence, WorkerFence
 from apps.dispatch.models import CompletionReceiptJournal, RunDispatchLease
 from apps.dispatch.services import adoption, expiry, passes, workers
+from apps.dispatch.services import draining as draining_services
 from apps.dispatch.services.passes import News, SessionReplaced
 from apps.runs import services
 from apps.runs.errors import TaskDisabled
@@ -170,7 +171,7 @@ class World:
         triggers.set_task_enabled(kit.grant("task.update"), row.pk, row.version, False)
 
     def drain(self, draining: bool, _: int) -> None:
-        workers.set_draining(draining, node_id=kit.NODE, actor=("user", "u"), origin="tests")
+        draining_services.set_node(draining, kit.NODE, actor=("user", "u"), origin="tests")
 
     # -- what must hold ---------------------------------------------------------------------------------
 
@@ -216,7 +217,7 @@ class World:
 
     def settle(self) -> None:
         """Left alone, with one worker that lives, everything comes to an end."""
-        workers.set_draining(False, node_id=kit.NODE, actor=("user", "u"), origin="tests")
+        draining_services.set_node(False, kit.NODE, actor=("user", "u"), origin="tests")
         for _round in range(60):
             if not Run.objects.exclude(status__in=[*ENDED, "lost"]).exists():
                 return

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
-from django.utils import timezone
-
 from apps.core import clock
 from apps.dispatch.models import CompletionReceiptJournal, RunDispatchLease, Worker
 from apps.dispatch.services import expiry
@@ -19,7 +15,7 @@ def test_a_session_keeps_the_receipt_of_what_it_no_longer_holds(home: Home) -> N
     with home.session_beside():
         wait_for(run, "running")
         # The session was silent for so long that its run was given up; it wakes when the script has ended.
-        Worker.objects.update(last_heartbeat_at=timezone.now() - timedelta(hours=1))
+        kit.silence()
         ahead = clock.now_ms() + 60_000
         with clock.fixed(lambda: ahead):
             assert expiry.expire(RunDispatchLease.objects.get(run=run).pk) == "lost"

@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sqlite3
 import stat
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
+from apps.core import runtime
+from tests.e2e.person import manage
 from tests.e2e.up_kit import Up, database, eventually
 
 pytestmark = pytest.mark.e2e
@@ -35,6 +39,17 @@ def shared(tmp_path_factory: pytest.TempPathFactory, db: dict[str, str]) -> Iter
     up = Up(tmp_path_factory.mktemp("up") / "home", **db).wait_ready()
     yield up
     up.stop()
+
+
+def execute(home: Path, own: dict[str, str], sql: str) -> None:
+    """On the database of a home that nobody uses."""
+    if url := own.get("DATABASE_URL"):
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(sql)
+        return
+    file = sqlite3.connect(home / "db.sqlite3", isolation_level=None)
+    file.execute(sql)
+    file.close()
 
 
 def refused(up: Up, code: str, status: int = 78) -> str:
@@ -85,6 +100,20 @@ def test_a_broken_database_url(home: Path, url: str, code: str) -> None:
 def test_a_setting_that_does_not_exist(home: Path) -> None:
     refused(Up(home, QINGLONG_HOMEE="x"), "unknown_setting")
     assert not home.exists()
+
+
+def test_a_database_of_another_version(home: Path) -> None:
+    """One that a later version was at work on, and one whose tables an earlier one made: nothing is started."""
+    with database() as own:
+        manage(home, "migrate", "-v0", **own)
+        later = (
+            "INSERT INTO django_migrations (app, name, applied) VALUES ('runs', '0099_later', '2030-01-01')"
+        )
+        execute(home, own, later)
+        assert "runs.0099_later" in refused(Up(home, **own), "schema_newer")
+        execute(home, own, "DELETE FROM django_migrations WHERE name = '0099_later'")
+        execute(home, own, "ALTER TABLE workers RENAME COLUMN roles TO tasks")
+        assert "workers.roles" in refused(Up(home, **own), "schema_mismatch")
 
 
 def test_it_says_where_it_is_and_how_to_set_it_up(shared: Up) -> None:
@@ -157,6 +186,9 @@ def test_sigterm_drains(home: Path, db: dict[str, str]) -> None:
             assert up.terminate() == 0, up.output
             assert time.monotonic() - begun < 8
             assert up.parts() == {} and up.launcher() is None
+            receipt = runtime.read(home / "node")
+            assert receipt is not None
+            assert (receipt.state, receipt.process.pid) == ("stopped", up.process.pid)
             assert "ERROR" not in up.output and "CRITICAL" not in up.output, up.output
             again = Up(home, port=up.port, **own).wait_ready()
             assert again.terminate() == 0

@@ -12,17 +12,25 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from apps.access.models import User
-from apps.core import clock, ids
-from apps.dispatch.models import Worker
+from apps.core import clock, health, ids
+from apps.dispatch.models import Node, Worker
+from apps.identity.models import IdentitySubject
 from apps.panel import overview
 from apps.projects.models import Project
 from apps.runs.models import Run, UncountedRun
 from apps.runs.services import fold_totals
 from apps.tasks.models import Task
+from apps.triggers.drafts import TriggerDraft
+from apps.triggers.services import create_trigger
 from tests.panel.kit import a_run, a_task, browser
-from tests.people import member, project
+from tests.people import grant, member, project
 
 pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    health.forget()
 
 
 @pytest.fixture
@@ -158,13 +166,35 @@ def test_parts_answer_304_and_carry_the_badge(owner: User, client: Client, task:
 def test_silent_workers_are_told_to_administrators_only(owner: User, client: Client, task: Task) -> None:
     ended(owner, task)
     at = clock.now() - timedelta(hours=1)
+    Node.objects.create(id="node-9", host="box", registered_at=at, last_heartbeat_at=at)
     Worker.objects.create(
         id="node-9:1", node_id="node-9", session_id=str(ids.uuid7()), generation=1, status="online", roles=[],
         capabilities={}, capabilities_hash="0" * 64, max_concurrent_runs=8, available_slots=8, registered_at=at,
         last_heartbeat_at=at, lease_expires_at=at, updated_at=at,
     )  # fmt: skip
-    assert "Worker node-9:1 has been silent" in client.get("/panel/").content.decode()
+    assert "Workers show no life: node-9:1." in client.get("/panel/").content.decode()
     assert "node-9" not in browser(member("viewer", "vic")).get("/panel/").content.decode()
+
+
+def test_every_problem_is_told_with_its_code(owner: User, client: Client, task: Task) -> None:
+    """No housekeeping has run here: what /readyz names by code is said in words."""
+    html = client.get("/panel/").content.decode()
+    assert "No housekeeping has run yet" in html and '<code class="ql-quiet">scheduler</code>' in html
+    assert "housekeeping" not in browser(member("operator", "olga")).get("/panel/").content.decode()
+    assert "还没有" in browser(owner, language="zh-hans").get("/panel/").content.decode()
+
+
+def test_schedules_of_people_who_left_are_told_to_who_may_change_them(owner: User, task: Task) -> None:
+    left, stays = member("operator", "olga"), member("operator", "otto")
+    draft = TriggerDraft(kind="cron", schedule="0 3 * * *")
+    for _ in range(2):
+        create_trigger(grant(left, "task.update"), grant(left, "run.start"), task.pk, draft)
+    said = "schedules whose author is disabled"
+    assert said not in browser(stays).get("/panel/").content.decode()
+    IdentitySubject.objects.filter(pk=left.subject_id).update(status="disabled")
+    html = browser(stays).get("/panel/").content.decode()
+    assert said in html and html.split(said)[1].split("</p>")[0].count(task.name) == 1
+    assert said not in browser(member("viewer", "vic")).get("/panel/").content.decode()
 
 
 def test_the_project_that_was_looked_at_stays(owner: User, client: Client) -> None:

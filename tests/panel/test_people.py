@@ -171,7 +171,7 @@ def test_nobody_revokes_the_token_of_another(owner: User, client: Client) -> Non
 def test_workers_drain_and_resume(client: Client) -> None:
     worker = register("0" * 32, 1, 8, ["runs"])
     html = client.get("/panel/workers/").content.decode()
-    assert worker.pk in html and "0 / 8" in html and "takes runs" in html
+    assert worker.node_id in html and "0 / 8" in html and "takes runs" in html
     assert client.get(f"/panel/workers/{worker.pk}/drain/").status_code == 404
     client.post(f"/panel/workers/{worker.pk}/drain/")
     assert Worker.objects.get().drain_requested_at is not None
@@ -180,6 +180,21 @@ def test_workers_drain_and_resume(client: Client) -> None:
     assert Worker.objects.get().drain_requested_at is None
     answer = client.post("/panel/workers/none:1/drain/")
     assert answer.status_code == 404
+
+
+def test_nodes_drain_and_resume(client: Client) -> None:
+    worker = register("0" * 32, 1, 8, ["runs"])
+    assert client.get(f"/panel/workers/node/{worker.node_id}/drain/").status_code == 404
+    html = client.post(f"/panel/workers/node/{worker.node_id}/drain/", follow=True).content.decode()
+    assert "drained" in html and "nothing runs here any more" in html
+    assert Worker.objects.get().status == "draining"
+    # One place of a drained node cannot be resumed, and the page does not offer it.
+    assert f"/panel/workers/{worker.pk}/resume/" not in html
+    html = client.post(f"/panel/workers/{worker.pk}/resume/", follow=True).content.decode()
+    assert "node_draining" in html
+    client.post(f"/panel/workers/node/{worker.node_id}/resume/")
+    assert Worker.objects.get().status == "online"
+    assert client.post("/panel/workers/node/none/drain/").status_code == 404
 
 
 def test_the_audit_log_names_people(client: Client) -> None:

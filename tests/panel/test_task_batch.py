@@ -71,8 +71,13 @@ def test_a_right_that_is_lost_ends_the_rest(owner: User) -> None:
     give(operator, "viewer", version=2)
     batch_job.carry_on({})
     batch.refresh_from_db()
-    assert (batch.done, batch.refused) == (batch_job.CHUNK, 5)
-    assert "permission_denied" in batch.refusals[0][2]
+    assert (batch.state, batch.done, batch.refused) == ("denied", batch_job.CHUNK, 0)
+    assert batch.finished_at is not None
+    page = browser(owner).get(f"/panel/p/default/tasks/batch/{batch.pk}/")
+    assert page.status_code == 404, "it is nobody else's"
+    give(operator, "operator", version=3)
+    html = browser(operator).get(f"/panel/p/default/tasks/batch/{batch.pk}/").content.decode()
+    assert "no longer have the right" in html
     assert Task.objects.filter(pinned=True).count() == batch_job.CHUNK
 
 

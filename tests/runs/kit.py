@@ -15,8 +15,8 @@ from apps.core import clock
 from apps.dispatch import candidates, leases
 from apps.dispatch.fence import LeaseFence, WorkerFence
 from apps.dispatch.leases import Outcome, Wanted
-from apps.dispatch.models import RunDispatchLease, Worker
-from apps.dispatch.services import passes, workers
+from apps.dispatch.models import Node, RunDispatchLease, Worker
+from apps.dispatch.services import nodes, passes, workers
 from apps.dispatch.services.passes import News, Stored
 from apps.projects.policy import Grant
 from apps.runs import services
@@ -162,6 +162,14 @@ def expire_now(lease: LeaseFence, now_ms: int | None = None) -> None:
 
 def candidate_runs(limit: int = 64) -> list[UUID]:
     return [found.run_id for found in candidates.page(clock.now(), limit=limit)]
+
+
+def silence(node: str | None = None) -> None:
+    """Nothing was heard of a node, or of any, for two minutes."""
+    at = clock.now() - nodes.LOST_AFTER
+    known = Node.objects.all() if node is None else Node.objects.filter(pk=node)
+    Worker.objects.filter(node__in=known).update(last_heartbeat_at=at)
+    known.update(last_heartbeat_at=at)
 
 
 def holders(task_: Task) -> int:

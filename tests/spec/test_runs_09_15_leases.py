@@ -13,7 +13,7 @@ from apps.dispatch import leases, queries
 from apps.dispatch.errors import ExpiryTargetInconsistent, LeaseDurationInvalid, LeaseFenceRejected
 from apps.dispatch.fence import LeaseFence, WorkerFence
 from apps.dispatch.models import RunDispatchLease, Worker
-from apps.dispatch.services import expiry, passes, workers
+from apps.dispatch.services import draining, expiry, nodes, passes, workers
 from apps.dispatch.services.passes import News, SessionReplaced
 from apps.runs import services
 from apps.runs.models import Run, RunEvent
@@ -124,12 +124,12 @@ def test_runs_10_draining_may_only_replay(time: Any) -> None:
     fence, token = kit.worker(), ids.token()
     held = kit.run_of(task)
     lease = kit.claimed(fence, held, token=token)
-    workers.set_draining(True, node_id=kit.NODE, actor=("user", "u"), origin="tests")
+    draining.set_node(True, kit.NODE, actor=("user", "u"), origin="tests")
     assert kit.claim(fence, kit.run_of(task)).result == "worker_unavailable"
     assert kit.claim(fence, held, token=token).result == "idempotent"
     assert kit.take(fence, 4) == []
     found = workers.heartbeat(fence, 7, [lease], kit.TTL_MS)
-    assert found is not None and found.draining and set(found.kept) == {lease.attempt_id}
+    assert found is not None and found.held_back and set(found.kept) == {lease.attempt_id}
 
 
 @pytest.mark.django_db
@@ -306,7 +306,7 @@ def test_runs_13_started_or_stopped_claims_are_not_listed(time: Any) -> None:
 
 def silent(time: Any) -> None:
     """Nobody of the node has shown itself for two minutes."""
-    time.advance(int(expiry.NODE_LOST.total_seconds() * 1000))
+    time.advance(int(nodes.LOST_AFTER.total_seconds() * 1000))
 
 
 @pytest.mark.django_db

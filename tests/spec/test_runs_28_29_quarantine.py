@@ -11,13 +11,14 @@ from apps.core import clock
 from apps.dispatch.errors import CompletionSequence, CompletionUnauthorized
 from apps.dispatch.fence import LeaseFence, WorkerFence
 from apps.dispatch.models import CompletionReceiptJournal
-from apps.dispatch.receipts import Receipt, ReceiptStore
+from apps.dispatch.receipts import Receipt, ReceiptStore, quarantine_reference
 from apps.dispatch.services import passes, receipts
 from apps.dispatch.services.completion import End
 from apps.dispatch.services.passes import News
 from tests.runs import kit
 
 pytestmark = pytest.mark.django_db
+HOUR_MS = 3_600_000
 
 
 @pytest.fixture
@@ -63,10 +64,10 @@ def test_runs_28_wrong_token_or_sequence(
     row = CompletionReceiptJournal.objects.get()
     assert (row.state, row.quarantine_ref) == ("quarantined", f".quarantine/{name[-2:]}/{name}.json")
     assert store.read(name) is None
-    time.advance(receipts.QUARANTINE_MS - 1)
-    assert receipts.reconcile(kit.NODE, store) == 0
+    time.advance(HOUR_MS - 1)
+    assert receipts.scan(kit.NODE, store).resolved == 0
     time.advance(1)
-    assert receipts.reconcile(kit.NODE, store) == 1
+    assert receipts.scan(kit.NODE, store).resolved == 1
     assert not store.purge_quarantine(name) and not CompletionReceiptJournal.objects.exists()
 
 
@@ -76,7 +77,7 @@ def test_runs_29_replay_after_the_end_was_stored(time: Any, store: ReceiptStore)
     store.publish(word)
     assert settle(fence, lease, word) is None
     version = kit.fresh(lease.run_id).version
-    assert receipts.reconcile(kit.NODE, store) == 1
+    assert receipts.scan(kit.NODE, store).resolved == 1
     assert store.read(str(lease.attempt_id)) is None
     assert not CompletionReceiptJournal.objects.exists()
     assert kit.fresh(lease.run_id).version == version
@@ -87,17 +88,20 @@ def test_runs_29_a_missing_file_is_waited_for(time: Any, store: ReceiptStore) ->
     fence, lease = started()
     settle(fence, lease, receipt(lease))
     time.advance(59_999)
-    assert receipts.reconcile(kit.NODE, store) == 0
+    assert receipts.scan(kit.NODE, store).resolved == 0
     time.advance(1)
-    assert receipts.reconcile("f" * 32, store) == 0
-    assert receipts.reconcile(kit.NODE, store) == 1
+    assert receipts.scan("f" * 32, store).resolved == 0
+    assert receipts.scan(kit.NODE, store).resolved == 1
 
 
 def test_runs_29_crash_between_marking_and_moving(time: Any, store: ReceiptStore, tmp_path: Path) -> None:
     _fence, lease = started()
     store.publish(receipt(lease, token="x" * 43))
-    receipts._mark_quarantined(lease.attempt_id)
+    now = clock.now()
+    receipts.mark_quarantined(
+        lease.attempt_id, quarantine_reference(str(lease.attempt_id)), now, now + receipts.QUARANTINE_FOR
+    )
     assert store.read(str(lease.attempt_id)) is not None
-    time.advance(receipts.QUARANTINE_MS)
-    assert receipts.reconcile(kit.NODE, store) == 1
+    time.advance(HOUR_MS)
+    assert receipts.scan(kit.NODE, store).resolved == 1
     assert [path for path in (tmp_path / "receipts").rglob("*") if path.is_file()] == []

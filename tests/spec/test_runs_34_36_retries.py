@@ -9,7 +9,7 @@ import pytest
 from django.db import IntegrityError, transaction
 
 from apps.core import clock
-from apps.dispatch.models import RunDispatchLease, Worker
+from apps.dispatch.models import RunDispatchLease
 from apps.dispatch.services import expiry
 from apps.runs import jobs, queries, services
 from apps.runs.errors import InvalidRetryPolicy
@@ -32,7 +32,7 @@ def lose(run: Run) -> None:
     lease = kit.claimed(fence, kit.fresh(run))
     kit.advance(fence, lease)
     kit.expire_now(lease)
-    Worker.objects.update(last_heartbeat_at=clock.now() - expiry.NODE_LOST)
+    kit.silence()
     assert expiry.expire(lease.attempt_id) == "lost"
 
 

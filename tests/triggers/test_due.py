@@ -160,7 +160,8 @@ def test_jitter_and_what_nobody_has_looked_at(time: Any) -> None:
 
 
 def health_of() -> str | None:
-    return health._checks["due_triggers"].check()
+    wrong = health._checks["due_triggers"].check()
+    return None if wrong is None else str(wrong)
 
 
 def test_healthy_while_nothing_is_overdue(time: Any) -> None:
@@ -170,7 +171,7 @@ def test_healthy_while_nothing_is_overdue(time: Any) -> None:
     clock_at(time, "2026-11-30T00:32:59")
     assert health_of() is None
     clock_at(time, "2026-11-30T00:33:00")
-    assert health_of() == "a trigger has been due for 120 s"
+    assert "due for 120 s" in health_of()
     fire()
     assert health_of() is None
 

@@ -163,6 +163,7 @@ def test_only_json() -> None:
     hook = made(task(), "webhook")
     form = Client().post(f"/hooks/{hook.secret}", "a=1", content_type="application/x-www-form-urlencoded")
     assert (form.status_code, form.json()["code"]) == (415, "unsupported_media_type")
+    assert "Content-Type: application/json" in form.json()["detail"]
 
 
 def test_refused_calls_are_one_row() -> None:

@@ -18,6 +18,7 @@ from apps.access.errors import PasskeyRefused
 from apps.access.factors import codes
 from apps.access.models import User
 from apps.access.services.bindings import bind_method, revoke_method
+from apps.access.services.sessions import session_of
 from apps.audit import services as audit
 from apps.core import clock, db, ids
 from apps.core.errors import InvalidInput, NotFound
@@ -129,6 +130,9 @@ def _remember(
     request: HttpRequest, options: dict[str, Any], state: dict[str, Any], what: str, user: User | None
 ) -> dict[str, Any]:
     who = str(user.pk) if user else ""
+    if session_of(request) is None:
+        # Strangers may ask for one too; what that leaves behind goes soon.
+        request.session.set_expiry(2 * ANSWER_WITHIN_MS // 1000)
     request.session[_STATE] = {"state": state, "for": [what, who], "at": clock.now_ms()}
     return options
 

@@ -32,6 +32,7 @@ def enter(request: HttpRequest, username: str, password: str) -> SignIn | None:
         return _start(request, user, "password", Assurance.SINGLE_FACTOR)
     sign_out(request)
     request.session.cycle_key()
+    request.session.set_expiry(HALF_WAY_MS // 1000)
     request.session[_HALF] = {"user": str(user.pk), "at": clock.now_ms()}
     return None
 
@@ -53,9 +54,18 @@ def finish_with_code(request: HttpRequest, text: str) -> SignIn:
     return _start(request, user, f"password_{which}", Assurance.MULTI_FACTOR)
 
 
-def finish_with_passkey(request: HttpRequest, answer: str) -> SignIn:
-    """The second step, or the only one, by a passkey; raises PasskeyRefused and SignInRefused."""
-    before = half_way(request)
+def ask_passkey(request: HttpRequest, *, alone: bool = False) -> dict[str, Any]:
+    """What the browser needs for a passkey: of whoever is signed in or half-way in, else (or `alone`) of anybody."""
+    row = session_of(request)
+    user = None if alone else row.user if row is not None else half_way(request)
+    return passkeys.begin_using(request, user)
+
+
+def finish_with_passkey(request: HttpRequest, answer: str, *, alone: bool = False) -> SignIn:
+    """The second step, or `alone` the only one, by a passkey; raises PasskeyRefused and SignInRefused."""
+    before = None if alone else half_way(request)
+    if before is None and not alone:
+        raise SignInRefused
     user, name, sure = passkeys.use(request, before, answer)
     if before is not None:
         return _start(request, user, "password_passkey", sure)

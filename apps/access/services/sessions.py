@@ -17,6 +17,7 @@ from django.middleware.csrf import rotate_token
 from apps.access.addresses import address_of
 from apps.access.errors import SessionNotFresh, SignInRefused
 from apps.access.models import MAX_SESSIONS, SignIn, User
+from apps.access.oidc import rules
 from apps.access.sessions import STORED_LENGTH, digest_of
 from apps.audit import services as audit
 from apps.core import clock, db
@@ -67,6 +68,7 @@ def sign_in(
         request.session.flush()
     # Whoever put a key into this browser before does not know the new one.
     request.session.cycle_key()
+    request.session.set_expiry(None)
     key = request.session.session_key
     if key is None:
         raise SignInRefused
@@ -110,6 +112,8 @@ def _resolved(key: str | None) -> SignIn | None:
     subject = resolve_authentication_subject(row.provider, row.provider_subject)
     if subject is None or subject.id != row.user.subject_id:
         return None
+    if not rules.may_come_in(row.user.username, row.provider):
+        return None
     note_seen(row, clock.now())
     return row
 
@@ -122,12 +126,16 @@ def _start(row: SignIn, subject: PolicySubject, old: str | None) -> None:
     user = User.objects.filter(subject=subject.id).first()
     if found is None or found.id != subject.id or user is None:
         raise SignInRefused
+    if not rules.may_come_in(user.username, row.provider):
+        raise SignInRefused
     row.user = user
     _row_of(old).delete()
     _end(SignIn.objects.filter(user=user, expires_at__lte=row.created_at))
     row.slot = _free_slot(row)
     row.save(force_insert=True)
-    details = {"method": row.method, "assurance": row.assurance, "address": row.address}
+    details: dict[str, object] = {"method": row.method, "assurance": row.assurance, "address": row.address}
+    if rules.is_required() and not row.provider.startswith("oidc:"):
+        details["break_glass"] = True
     _record(user.subject_id, "session.started", subject.pair, details)
 
 

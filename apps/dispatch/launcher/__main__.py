@@ -17,6 +17,7 @@ import os
 import select
 import signal
 import socket
+import stat
 import sys
 from contextlib import suppress
 
@@ -29,7 +30,7 @@ from apps.dispatch.launcher import records
 
 records.install()  # before anything below loads the real `dataclasses`
 
-from apps.dispatch.launcher import files, programs, rehearsal, shim, tree
+from apps.dispatch.launcher import files, homes, programs, rehearsal, shim, tree
 from apps.dispatch.launcher.control import Channel
 from apps.dispatch.launcher.loop import Loop
 from apps.dispatch.launcher.signals import BLOCK, SET, SIGINT, SIGTERM, UNBLOCK, set_mask
@@ -157,7 +158,8 @@ def _listen(node: str) -> socket.socket:
         os.makedirs(node, 0o700, exist_ok=True)
         # The name of a socket is at most 108 bytes; from inside its folder it is always short.
         os.chdir(node)
-        os.chmod(".", 0o700)
+        if stat.S_IMODE(os.lstat(".").st_mode) != homes.GATE:
+            os.chmod(".", 0o700)
         lock = os.open(LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -184,7 +186,8 @@ def _make_empty_input() -> None:
     fresh = f".{EMPTY_INPUT_NAME}.tmp"
     with suppress(FileNotFoundError):
         os.unlink(fresh)
-    files.create_file(fresh, b"{}", 0o400)
+    files.create_file(fresh, b"{}")
+    os.chmod(fresh, 0o444)  # scripts may have a user of their own
     os.rename(fresh, EMPTY_INPUT_NAME)  # scripts of an earlier launcher may be about to open it
 
 

@@ -14,13 +14,18 @@ import stat
 from contextlib import suppress
 
 from apps.artifacts.facts import ensure_private_directory, sync_directory, write_all
-from apps.dispatch.launcher.spec import LaunchSpec, ScriptBody, ShellBody, to_bytes
+from apps.dispatch.launcher import homes
+from apps.dispatch.launcher.homes import PASSABLE
+from apps.dispatch.launcher.spec import LaunchSpec, RunAs, ScriptBody, ShellBody, to_bytes
 
 INPUT = "input.json"
 OUTPUT = "output.json"
 STOP_FACT = "stop.json"
 LOG_FACT = "log.json"
 SHELL_BODY = "body.sh"
+# Where the script has a user of its own, all that is its: its TMPDIR, and its output until the shim takes it over.
+WORK = "work"
+OUTPUT_BYTES_MAX = 65_536
 # The sticky bit says "prepared, nothing has run"; it goes with `go` and costs no entry of the folder.
 PREPARED = 0o1700
 # One argument ends at 128 KiB on Linux; longer shell text is read from a file instead.
@@ -48,7 +53,7 @@ def create_file(path: str, data: bytes, mode: int = 0o600) -> None:
 
 def make_attempt_folder(path: str) -> None:
     """The folder of an attempt that has not started; whoever made it before, it says so. OSError, UnsafeTarget."""
-    ensure_private_directory(os.path.dirname(path))
+    ensure_private_directory(os.path.dirname(path), PASSABLE)
     os.mkdir(path, PREPARED)
 
 
@@ -57,6 +62,7 @@ class AttemptFolder:
 
     def __init__(self, spec: LaunchSpec) -> None:
         self.path = spec.attempt_dir
+        self._owner = spec.run_as
         self._given = [] if spec.input is None else [INPUT]
         if isinstance(spec.body, ScriptBody):
             self._given.append(spec.body.filename)
@@ -91,10 +97,23 @@ class AttemptFolder:
             create_file(f"{self.path}/{spec.body.filename}", to_bytes(spec.body.source))
         elif isinstance(spec.body, ShellBody) and needs_file(spec):
             create_file(f"{self.path}/{SHELL_BODY}", to_bytes(spec.body.text))
+        if self._owner is not None:
+            self._give(self._owner)
+
+    def _give(self, owner: RunAs) -> None:
+        """Hand over what is the script's; the folder and all facts in it stay ours."""
+        os.mkdir(f"{self.path}/{WORK}", 0o700)
+        for name in (*self._given, WORK):
+            os.chown(f"{self.path}/{name}", owner.uid, owner.gid, follow_symlinks=False)
+
+    @property
+    def scratch(self) -> str:
+        """The script's TMPDIR, where it also leaves its output."""
+        return self.path if self._owner is None else f"{self.path}/{WORK}"
 
     def mark_go(self) -> None:
         """Take the mark of a folder whose attempt may still start: from here on it never starts again."""
-        os.fchmod(self._descriptor, 0o700)
+        os.fchmod(self._descriptor, 0o700 if self._owner is None else PASSABLE)
 
     def remove(self) -> None:
         """Take everything prepared away again; only for an attempt that never started."""
@@ -131,7 +150,10 @@ class AttemptFolder:
         sync_directory(self.path)
 
     def sync_output(self) -> None:
-        """fsync what the script left as its output, when that is a regular file."""
+        """fsync what the script left as its output, when that is a regular file; take it over from another user."""
+        if self._owner is not None:
+            with suppress(OSError):
+                self._take_output(self._owner.uid)
         path = f"{self.path}/{OUTPUT}"
         if not os.access(path, os.F_OK, follow_symlinks=False):
             return  # as most scripts leave it, and cheaper than an exception
@@ -144,10 +166,38 @@ class AttemptFolder:
             finally:
                 os.close(descriptor)
 
+    def _take_output(self, uid: int) -> None:
+        """Copy the output to where the script cannot reach it; OSError.
+
+        Only a file of that very user: with our rights a link would show more than the script may read. A folder in
+        its place tells the reader that it is none.
+        """
+        try:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            descriptor = os.open(f"{self.path}/{WORK}/{OUTPUT}", flags)
+        except FileNotFoundError:
+            return
+        except OSError:
+            os.mkdir(f"{self.path}/{OUTPUT}")
+            return
+        try:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode) or found.st_uid != uid:
+                os.mkdir(f"{self.path}/{OUTPUT}")
+                return
+            data = b""
+            while len(data) <= OUTPUT_BYTES_MAX and (chunk := os.read(descriptor, OUTPUT_BYTES_MAX + 1)):
+                data += chunk
+        finally:
+            os.close(descriptor)
+        create_file(f"{self.path}/{OUTPUT}", data[: OUTPUT_BYTES_MAX + 1])
+
     def _clear(self) -> None:
         for name in self._given:
             with suppress(OSError):
                 os.unlink(f"{self.path}/{name}")
+        with suppress(OSError):
+            os.rmdir(f"{self.path}/{WORK}")
 
     def _release(self) -> None:
         os.close(self._descriptor)
@@ -160,7 +210,13 @@ def needs_file(spec: LaunchSpec) -> bool:
 
 
 def make_working_folder(spec: LaunchSpec) -> None:
-    """Create the working folder when it is missing and lies under HOME; a failure shows at the start."""
+    """Create the working folder when it is missing and lies under HOME; a failure shows at the start.
+
+    For another user only the task's own folder: what lies in it is made by the script's process, with its rights.
+    """
+    if spec.run_as is not None:
+        homes.make(spec.run_as)
+        return
     home = spec.env.get("HOME", "").rstrip("/")
     inside = home.startswith("/") and f"{spec.cwd}/".startswith(f"{home}/")
     if inside and not os.path.isdir(spec.cwd):

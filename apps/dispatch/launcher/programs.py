@@ -15,6 +15,8 @@ DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin"
 SHELL = b"/bin/sh"
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
+# By SIGXCPU at the limit, or by SIGKILL a little later.
+CPU_ENDED = (128 + signal.SIGXCPU, 128 + signal.SIGKILL)
 
 Environment = dict[bytes, bytes]
 # What launcher and interpreter ignore; a script would inherit that. All others stand at their default.
@@ -110,6 +112,17 @@ def start(
             if error.errno != errno.ENOEXEC:
                 raise _refused(shown, error) from None
     raise CannotStart(f"{shown}: not a program", NOT_EXECUTABLE)
+
+
+def execute(path: bytes, argv: list[bytes], env: Environment) -> None:
+    """Become a program and so never return, as `start` would start it; CannotStart when the kernel refuses."""
+    for program, arguments in ((path, argv), (SHELL, [SHELL, path, *argv[1:]])):
+        try:
+            os.execve(program, arguments, env)  # noqa: S606
+        except OSError as error:
+            if error.errno != errno.ENOEXEC:
+                raise _refused(os.fsdecode(path), error) from None
+    raise CannotStart(f"{os.fsdecode(path)}: not a program", NOT_EXECUTABLE)
 
 
 def _refused(shown: str, error: OSError) -> CannotStart:

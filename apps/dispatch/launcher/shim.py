@@ -17,7 +17,9 @@ from contextlib import suppress
 
 from apps.artifacts.facts import ArtifactFileError, TruncationFact, publish_fact
 from apps.dispatch.journal import ACCEPTED, LAUNCHING, STARTED, Entry
-from apps.dispatch.launcher import hooks, programs, tree
+from apps.dispatch.launcher import confine, hooks, programs, tree
+from apps.dispatch.launcher.cgroups import Group
+from apps.dispatch.launcher.confine import Confinement
 from apps.dispatch.launcher.control import Channel
 from apps.dispatch.launcher.files import (
     INPUT,
@@ -91,6 +93,10 @@ def _prepare(
         if data is None:
             return None
         spec = parse(data)
+        if spec.run_as is not None and not confine.may_switch():
+            raise PrepareError(
+                "run_as_not_permitted", "the launcher may not switch to the user of QINGLONG_RUN_AS"
+            )
         folder = AttemptFolder(spec)
         # Unless somebody said that it shall not start, whoever finds the folder has to know that it did not.
         undo.append(lambda: folder.remove() if channel.open or loop.stop_cause else folder.leave())
@@ -152,6 +158,12 @@ class _Journal:
         )
 
 
+def _children_s() -> float:
+    """Processor seconds of everything this shim has collected, and of what that had collected."""
+    spent = os.times()
+    return spent.children_user + spent.children_system
+
+
 def _read_whole(descriptor: int) -> bytes:
     try:
         size = min(os.lseek(descriptor, 0, os.SEEK_END), SPEC_BYTES_MAX + 1)
@@ -189,6 +201,9 @@ class Run:
         self._body_pid = 0
         self._announced = False
         self._started_at_ms = wall_ms()
+        self._group: Group | None = None
+        self._confinement: Confinement | None = None
+        self._cpu_s = 0.0
         self._deadline_s = self._deadline()
         loop.watch(self._pump)
 
@@ -205,6 +220,9 @@ class Run:
         stop_fact = None
         with suppress(Exception):
             stop_fact = self._end_tree()
+        if self._spec.limits is not None and code != 0:
+            with suppress(Exception):
+                stop_fact = self._limit_fact(code, stop_fact)
         done = self._publish(code if code is not None else self._interrupted_code(), stop_fact, receipt_tries)
         warm = stays and done and code != BROKEN and self._light()
         self._let_go()
@@ -225,6 +243,8 @@ class Run:
         self._loop.unwatch(self._pump)
         self._pump.close()
         self._folder.close()
+        if self._group is not None:
+            self._group.remove()
         os.chdir("/")
 
     def _deadline(self) -> float | None:
@@ -242,16 +262,19 @@ class Run:
     def _phases(self) -> int | None:
         """Exit code of the body, or None when a stop or the deadline came first."""
         spec = self._spec
-        try:
-            os.chdir(to_bytes(spec.cwd))
-        except OSError as error:
-            self._sink.say(f"the working folder cannot be used: {os.strerror(error.errno or 0)}")
-            self._announce(0)
-            return programs.NOT_EXECUTABLE
+        if spec.run_as is not None or spec.limits is not None:
+            self._confinement = self._confine()
+        else:
+            try:
+                os.chdir(to_bytes(spec.cwd))
+            except OSError as error:
+                self._sink.say(f"the working folder cannot be used: {os.strerror(error.errno or 0)}")
+                self._announce(0)
+                return programs.NOT_EXECUTABLE
         env = {to_bytes(name): to_bytes(value) for name, value in spec.env.items()}
         env[b"QINGLONG_INPUT"] = to_bytes(self._input)
-        env[b"QINGLONG_OUTPUT"] = to_bytes(f"{spec.attempt_dir}/{OUTPUT}")
-        env[b"TMPDIR"] = to_bytes(spec.attempt_dir)
+        env[b"QINGLONG_OUTPUT"] = to_bytes(f"{self._folder.scratch}/{OUTPUT}")
+        env[b"TMPDIR"] = to_bytes(self._folder.scratch)
         if spec.before is not None and not self._interrupted():
             env = self._before(to_bytes(spec.before), env)
         if self._interrupted():
@@ -281,7 +304,7 @@ class Run:
     ) -> bool:
         """Run a hook to its end; False when it did not get there. A failure is one line in the log."""
         try:
-            pid = programs.start(programs.SHELL, argv, env, self._pump.write_end, extra)
+            pid = self._start(lambda: (programs.SHELL, argv), env, extra)
         except CannotStart as error:
             self._sink.say(f"{name}: {error.text}")
             return False
@@ -292,27 +315,52 @@ class Run:
         return code is not None
 
     def _body(self, env: Environment) -> int | None:
-        body = self._spec.body
         try:
-            if isinstance(body, CommandBody):
-                argv = [to_bytes(argument) for argument in body.argv]
-                path = programs.find(argv[0], env)
-            elif isinstance(body, ShellBody):
-                path = programs.SHELL
-                argv = self._shell_argv(body)
-            else:
-                candidates = [[to_bytes(part) for part in candidate] for candidate in body.interpreter]
-                argv = programs.find_first(candidates, env)
-                path = argv[0]
-                argv.append(to_bytes(f"{self._spec.attempt_dir}/{body.filename}"))
-                argv.extend(to_bytes(argument) for argument in body.args)
-            self._body_pid = programs.start(path, argv, env, self._pump.write_end)
+            self._body_pid = self._start(lambda: self._program(env), env)
         except CannotStart as error:
             self._announce(0)
             self._sink.say(error.text)
             return error.exit_code
         self._announce(self._loop.expect(self._body_pid))
         return self._wait(self._body_pid)
+
+    def _program(self, env: Environment) -> tuple[bytes, list[bytes]]:
+        """What is started, and its arguments. CannotStart."""
+        body = self._spec.body
+        if isinstance(body, CommandBody):
+            argv = [to_bytes(argument) for argument in body.argv]
+            return programs.find(argv[0], env), argv
+        if isinstance(body, ShellBody):
+            return programs.SHELL, self._shell_argv(body)
+        candidates = [[to_bytes(part) for part in candidate] for candidate in body.interpreter]
+        argv = programs.find_first(candidates, env)
+        source = to_bytes(f"{self._spec.attempt_dir}/{body.filename}")
+        return argv[0], [*argv, source, *[to_bytes(argument) for argument in body.args]]
+
+    def _start(
+        self,
+        find: Callable[[], tuple[bytes, list[bytes]]],
+        env: Environment,
+        extra: tuple[int, int] | None = None,
+    ) -> int:
+        if self._confinement is not None:
+            return self._confinement.start(find, env, self._pump.write_end, extra)
+        path, argv = find()
+        return programs.start(path, argv, env, self._pump.write_end, extra)
+
+    def _confine(self) -> Confinement:
+        """How processes are started where they get another user or limits."""
+        spec = self._spec
+        if spec.limits is not None:
+            self._cpu_s = _children_s()
+            self._group = Group.make(spec.attempt_id, spec.limits)
+            held = self._group.held if self._group else frozenset[str]()
+            for line in confine.weaker(spec.limits, held, spec.run_as is not None):
+                self._sink.say(line)
+        if spec.run_as is not None:
+            # A script may open its output by name, as /dev/stdout.
+            os.fchown(self._pump.write_end, spec.run_as.uid, spec.run_as.gid)
+        return Confinement(spec.run_as, spec.limits, self._group, to_bytes(spec.cwd))
 
     def _shell_argv(self, body: ShellBody) -> list[bytes]:
         args = [to_bytes(argument) for argument in body.args]
@@ -372,6 +420,8 @@ class Run:
         while not self._loop.childless and boot_s() < limit:
             killed_at_ms = killed_at_ms or wall_ms()
             seen |= tree.kill(root)
+            if self._group is not None:
+                self._group.kill()
             self._settle(boot_s() + KILL_ROUND_S)
         self._pump.drain()
         left = [] if self._loop.childless else tree.descendants(root).items()
@@ -387,6 +437,23 @@ class Run:
             "processes": len(seen),
             "escaped": [{"pid": pid, "start_ticks": found.start_ticks} for pid, found in left],
         }
+
+    def _limit_fact(self, code: int | None, fact: dict[str, object] | None) -> dict[str, object] | None:
+        """Adds the limit that was met, where that can be known, and says it in the log."""
+        limits = self._spec.limits
+        met = self._group.reached() if self._group is not None else None
+        if (
+            met is None
+            and limits is not None
+            and limits.cpu_seconds is not None
+            and code in programs.CPU_ENDED
+            and _children_s() - self._cpu_s >= limits.cpu_seconds
+        ):
+            met = "cpu_seconds"
+        if met is None:
+            return fact
+        self._sink.say(f"the limit {met} was met")
+        return {**(fact or {"schema_version": 1, "cause": "limit"}), "limit": met}
 
     def _settle(self, until_s: float) -> None:
         """Copy output and collect the dead until nobody is left or the time is up."""

@@ -13,6 +13,7 @@ BLOCK: int = _signal.SIG_BLOCK
 UNBLOCK: int = _signal.SIG_UNBLOCK
 SET: int = _signal.SIG_SETMASK
 IGNORE: object = _signal.SIG_IGN
+DEFAULT: object = _signal.SIG_DFL
 set_handler: Callable[[int, object], object] = _signal.signal
 set_wakeup: Callable[..., int] = _signal.set_wakeup_fd
 set_mask: Callable[[int, Iterable[int]], object] = _signal.pthread_sigmask

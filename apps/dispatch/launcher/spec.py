@@ -20,7 +20,7 @@ SPEC_BYTES_MAX = 12 * 1024 * 1024
 # One argument of a Linux process ends at 128 KiB; a hook is passed as one.
 HOOK_BYTES_MAX = 100 * 1024
 DURATION_MS_MAX = 366 * 86_400_000
-RESERVED_NAMES = frozenset({"input.json", "output.json", "stop.json", "log.json", "body.sh"})
+RESERVED_NAMES = frozenset({"input.json", "output.json", "stop.json", "log.json", "body.sh", "work"})
 
 _ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 # Without the search for white space around it that `decode` does with regular expressions.
@@ -69,11 +69,33 @@ class LogSpec:
     max_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class RunAs:
+    """Another OS user for the script and the task's own folder, which becomes that user's."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    home: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a script may use; None = as much as it gets. A node that cannot hold it to one says so in the log."""
+
+    cpu_seconds: int | None = None
+    cpu_percent: int | None = None
+    memory_bytes: int | None = None
+    processes: int | None = None
+    open_files: int | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchSpec:
     """One attempt. Times in milliseconds; `deadline_at_ms` is wall clock, paths are absolute.
 
-    `attempt_dir` is also the script's TMPDIR. Without `input` the script reads the node's one empty input.
+    `attempt_dir` is also the script's TMPDIR, or holds it where the script has another user. Without `input` the
+    script reads the node's one empty input.
     """
 
     run_id: str
@@ -93,6 +115,8 @@ class LaunchSpec:
     grace_ms: int = 10_000
     input: str | None = field(default=None, repr=False)
     mask: tuple[str, ...] = field(default=(), repr=False)
+    run_as: RunAs | None = None
+    limits: Limits | None = None
 
     def encode(self) -> bytes:
         """Bytes for the shim, whose `parse` says what is wrong in them. SpecError when they are too many."""
@@ -119,6 +143,10 @@ def _to_json(spec: LaunchSpec) -> dict[str, object]:
         }
     plain["env"] = dict(spec.env)
     plain["log"] = {name: getattr(spec.log, name) for name in _LOG}
+    if spec.run_as is not None:
+        plain["run_as"] = {name: getattr(spec.run_as, name) for name in _RUN_AS}
+    if spec.limits is not None:
+        plain["limits"] = {name: getattr(spec.limits, name) for name in LIMITS}
     return plain
 
 
@@ -159,6 +187,8 @@ def parse(data: bytes) -> LaunchSpec:
         grace_ms=_integer("grace_ms", top["grace_ms"], 0, 3_600_000),
         input=None if top["input"] is None else _text("input", top["input"]),
         mask=(),
+        run_as=None if top["run_as"] is None else _run_as(top["run_as"]),
+        limits=None if top["limits"] is None else _limits(top["limits"]),
     )
 
 
@@ -180,8 +210,13 @@ _TOP = (
     "log",
     "receipts_root",
     "mask",
+    "run_as",
+    "limits",
 )
 _LOG = ("root", "artifact_id", "max_bytes")
+_RUN_AS = ("uid", "gid", "groups", "home")
+LIMITS = ("cpu_seconds", "cpu_percent", "memory_bytes", "processes", "open_files")
+_ID_MAX = 2**32 - 2
 
 
 def _fields(where: str, value: object, names: tuple[str, ...]) -> dict[str, object]:
@@ -259,6 +294,29 @@ def _log(value: object) -> LogSpec:
         root=_path("log.root", found["root"]),
         artifact_id=_text("log.artifact_id", found["artifact_id"]),
         max_bytes=_integer("log.max_bytes", found["max_bytes"], LOG_BYTES_MIN, LOG_BYTES_MAX),
+    )
+
+
+def _run_as(value: object) -> RunAs:
+    found = _fields("run_as", value, _RUN_AS)
+    groups = found["groups"]
+    if not isinstance(groups, list):
+        raise SpecError("run_as.groups is not a list")
+    return RunAs(
+        uid=_integer("run_as.uid", found["uid"], 1, _ID_MAX),
+        gid=_integer("run_as.gid", found["gid"], 0, _ID_MAX),
+        groups=tuple([_integer("run_as.groups", group, 0, _ID_MAX) for group in groups]),
+        home=_path("run_as.home", found["home"]),
+    )
+
+
+def _limits(value: object) -> Limits:
+    found = _fields("limits", value, LIMITS)
+    return Limits(
+        **{
+            name: _optional_integer(f"limits.{name}", given, 1, SAFE_INTEGER_MAX)
+            for name, given in found.items()
+        }
     )
 
 

@@ -14,10 +14,25 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
+            name='Node',
+            fields=[
+                ('id', models.CharField(editable=False, max_length=64, primary_key=True, serialize=False)),
+                ('host', models.CharField(max_length=255)),
+                ('labels', models.JSONField(default=dict)),
+                ('drain_requested_at', models.DateTimeField(null=True)),
+                ('clock_skew_ms', models.BigIntegerField(default=0)),
+                ('registered_at', models.DateTimeField()),
+                ('last_heartbeat_at', models.DateTimeField()),
+            ],
+            options={
+                'db_table': 'nodes',
+            },
+        ),
+        migrations.CreateModel(
             name='Worker',
             fields=[
                 ('id', models.CharField(editable=False, max_length=128, primary_key=True, serialize=False)),
-                ('node_id', models.CharField(max_length=64)),
+                ('node', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='workers', to='dispatch.node')),
                 ('roles', models.JSONField(default=list)),
                 ('session_id', models.CharField(max_length=36)),
                 ('generation', models.IntegerField()),
@@ -35,7 +50,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'workers',
-                'indexes': [models.Index(fields=['status', 'lease_expires_at', 'id'], name='worker_liveness'), models.Index(fields=['node_id', 'id'], name='worker_node')],
+                'indexes': [models.Index(fields=['status', 'lease_expires_at', 'id'], name='worker_liveness'), models.Index(fields=['node', 'id'], name='worker_node')],
                 'constraints': [models.CheckConstraint(condition=models.Q(('status__in', ['online', 'draining', 'offline'])), name='worker_status_check'), models.CheckConstraint(condition=models.Q(('generation__gte', 1)), name='worker_generation_check'), models.CheckConstraint(condition=models.Q(('max_concurrent_runs__gte', 1), ('max_concurrent_runs__lte', 1024), ('available_slots__gte', 0), ('available_slots__lte', models.F('max_concurrent_runs'))), name='worker_slots_check')],
             },
         ),

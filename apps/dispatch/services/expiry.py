@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from datetime import datetime, timedelta
+from datetime import datetime
 from uuid import UUID
 
 from apps.core import clock, db, wakeups
@@ -13,8 +13,8 @@ from apps.core.streams import Actor
 from apps.dispatch import fence as fences
 from apps.dispatch import leases
 from apps.dispatch.errors import ExpiryTargetInconsistent
-from apps.dispatch.models import RunDispatchLease, Worker
-from apps.dispatch.services import completion
+from apps.dispatch.models import RunDispatchLease
+from apps.dispatch.services import completion, nodes
 from apps.dispatch.services.passes import not_before
 from apps.runs.machine import Change
 from apps.runs.models import ACTIVE_ATTEMPT, ENDED, Run, RunAttempt
@@ -22,7 +22,6 @@ from apps.runs.retries import LOST_CANCELLED
 from apps.runs.services import places, writes
 
 PAGE = 16
-NODE_LOST = timedelta(milliseconds=120_000)
 LEASE_EXPIRED = "REMOTE_RUN_LEASE_EXPIRED"
 ACTOR = Actor("reconciler", "lease-expiry")
 
@@ -46,8 +45,12 @@ def expire_page(
 ) -> tuple[datetime, UUID] | None:
     """Decides one page of leases; returns where the next page begins, None behind the last.
 
-    Rings where a node that is up must look itself. One that cannot be decided is logged and left for a person.
+    Rings where a node that is up must look itself. One that cannot be decided is logged and left for a person. A
+    machine whose clock is off judges nobody.
     """
+    if nodes.is_off(skew := db.clock_skew_ms()):
+        logger.error("this machine's clock is %d ms ahead of the database's: it judges no leases", skew)
+        return None
     rows = list_expired(clock.now(), after=after, limit=limit)
     for row in rows:
         try:
@@ -83,7 +86,7 @@ def expire(attempt_id: UUID) -> str:
     result = _decide(run, attempt)
     if (
         result in ("lost", "cancellation_pending")
-        and _node_up(row.worker, now)
+        and nodes.is_up(row.worker.node_id, now)
         and attempt.status != "claimed"
     ):
         wakeups.ring("runs")
@@ -149,8 +152,3 @@ def _decide(run: Run, attempt: RunAttempt) -> str:
     if attempt.status in ("starting", "running") and run.status in ("dispatching", "running"):
         return "lost"
     raise ExpiryTargetInconsistent
-
-
-def _node_up(worker: Worker, now: datetime) -> bool:
-    """Whether any session of the worker's node showed itself within two minutes."""
-    return Worker.objects.filter(node_id=worker.node_id, last_heartbeat_at__gt=now - NODE_LOST).exists()

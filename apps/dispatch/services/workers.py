@@ -1,4 +1,4 @@
-"""Workers: sessions register, show that they live, drain and leave (runs.md §3.7)."""
+"""Workers: sessions register, show that they live, and leave (runs.md §3.7)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from typing import Any
 from django.conf import settings
 from django.db.models import F
 
-from apps.audit import services as audit
 from apps.core import bulk, canonical, clock, db, ids, wakeups
 from apps.core.db import write_transaction
 from apps.dispatch import leases
-from apps.dispatch.errors import WorkerNotFound
 from apps.dispatch.fence import LeaseFence, WorkerFence
-from apps.dispatch.models import RunDispatchLease, Worker
+from apps.dispatch.models import Node, RunDispatchLease, Worker
+from apps.dispatch.services import nodes
 
 WORKER_TTL_MS = 20_000
 
@@ -39,20 +38,21 @@ def capabilities() -> dict[str, Any]:
 def register(node_id: str, slot: int, slots: int, roles: Sequence[str]) -> Worker:
     """Opens a session of a node's worker place: a new session id and generation + 1 shut out the old one.
 
-    A node that was told to drain stays draining, whatever place registers.
+    A node, or a place, that was told to drain stays draining.
     """
+    node = nodes.meet(node_id)
     now = clock.now()
     worker_id = f"{node_id}:{slot}"
     before = db.lock(Worker.objects.filter(pk=worker_id)).first()
-    drained = Worker.objects.filter(node_id=node_id, drain_requested_at__isnull=False).first()
+    own_drain = before.drain_requested_at if before else None
     offered = capabilities()
     values = {
         "node_id": node_id,
         "roles": sorted(roles),
         "session_id": str(ids.uuid7()),
         "generation": before.generation + 1 if before else 1,
-        "status": "draining" if drained else "online",
-        "drain_requested_at": drained.drain_requested_at if drained else None,
+        "status": "draining" if own_drain or node.drain_requested_at else "online",
+        "drain_requested_at": own_drain,
         "version": before.version + 1 if before else 0,
         "capabilities": offered,
         "capabilities_hash": canonical.digest(offered),
@@ -63,27 +63,39 @@ def register(node_id: str, slot: int, slots: int, roles: Sequence[str]) -> Worke
         "lease_expires_at": now + timedelta(milliseconds=WORKER_TTL_MS),
         "updated_at": now,
     }
-    return Worker.objects.update_or_create(pk=worker_id, defaults=values)[0]
+    worker = Worker.objects.update_or_create(pk=worker_id, defaults=values)[0]
+    worker.node = node
+    return worker
+
+
+def open_places(node_id: str, count: int) -> list[int]:
+    """Those of the first `count` places of the node that are not drained; none where the whole node is."""
+    if Node.objects.filter(pk=node_id, drain_requested_at__isnull=False).exists():
+        return []
+    drained = Worker.objects.filter(node_id=node_id, drain_requested_at__isnull=False)
+    closed = set(drained.values_list("pk", flat=True))
+    return [number for number in range(1, count + 1) if f"{node_id}:{number}" not in closed]
 
 
 @write_transaction
 def heartbeat(fence: WorkerFence, available: int, held: Sequence[LeaseFence], ttl_ms: int) -> Renewed | None:
     """Extends the session and all its leases at once; None when the session was replaced.
 
-    Also tells whether it is to drain, so that a drain reaches a session within one heartbeat.
+    Also tells whether it is to take nothing new, because it drains or because its node's clock cannot be trusted.
     """
     now = clock.now()
     row = touch(fence, available, now, alive=True)
     if row is None:
         return None
-    return Renewed(row.status == "draining", dict(leases.renew(held, ttl_ms, now)))
+    held_back = row.status == "draining" or nodes.is_off(db.clock_skew_ms())
+    return Renewed(held_back, dict(leases.renew(held, ttl_ms, now)))
 
 
 class Renewed:
-    """What a heartbeat found: whether to drain, and the leases that still stand."""
+    """What a heartbeat found: whether to take nothing new, and the leases that still stand."""
 
-    def __init__(self, draining: bool, kept: dict[Any, LeaseFence]) -> None:
-        self.draining = draining
+    def __init__(self, held_back: bool, kept: dict[Any, LeaseFence]) -> None:
+        self.held_back = held_back
         self.kept = kept
 
 
@@ -136,36 +148,3 @@ def leave(fence: WorkerFence) -> None:
     ).update(status="offline", version=F("version") + 1, updated_at=now, lease_expires_at=now)
     if RunDispatchLease.objects.filter(worker_id=fence.worker_id, status="leased").exists():
         wakeups.ring("runs")
-
-
-@write_transaction
-def set_draining(
-    draining: bool,
-    *,
-    worker_id: str | None = None,
-    node_id: str | None = None,
-    actor: tuple[str, str],
-    origin: str,
-) -> int:
-    """Stops or resumes taking new runs on one worker or a whole node; scripts that run go on.
-
-    Returns how many workers it concerned; raises WorkerNotFound for none.
-    """
-    now = clock.now()
-    rows = Worker.objects.filter(pk=worker_id) if worker_id else Worker.objects.filter(node_id=node_id)
-    concerned = [row.pk for row in db.lock(rows.order_by("pk"))]
-    if not concerned:
-        raise WorkerNotFound
-    chosen = Worker.objects.filter(pk__in=concerned)
-    chosen.update(drain_requested_at=now if draining else None, version=F("version") + 1, updated_at=now)
-    chosen.exclude(status="offline").update(status="draining" if draining else "online")
-    for pk in concerned:
-        audit.record(
-            "",
-            actor=actor,
-            action="worker.drained" if draining else "worker.resumed",
-            subject=("worker", pk),
-            origin=origin,
-        )
-    wakeups.ring("runs")
-    return len(concerned)

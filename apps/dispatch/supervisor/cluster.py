@@ -31,8 +31,10 @@ from apps.core import wakeups
 from apps.core.doorbell import Doorbell
 from apps.core.errors import Busy
 from apps.dispatch import drain
+from apps.dispatch.presence import Presence
 from apps.dispatch.supervisor import process
 
+RUNS = "runs"
 GUARD_S = 1.0
 FROZEN = 70
 
@@ -146,6 +148,8 @@ def preload() -> None:
 def run(name: str, workers: int | None = None) -> int:
     """Serves one cluster in this process until SIGTERM; returns the exit code."""
     select(name, workers)
+    if name == RUNS:
+        Doorbell.watcher = Presence(Conf.WORKERS)
     _renew_ring(name)
     try:
         Guard()

@@ -16,10 +16,19 @@ from typing import NoReturn
 from django.conf import settings
 
 from apps.core import node
+from apps.dispatch import run_as
+from apps.dispatch.launcher import cgroups
 
 PROGRAM = Path(__file__).resolve().parents[1] / "launcher" / "__main__.py"
 OUTPUT = "launcher.log"
 _END_S = 5.0
+
+
+def get_ready() -> None:
+    """What a node's scripts need before its launcher starts; raises ConfigurationError. No thread may live yet."""
+    node.folder()
+    run_as.arrange()
+    cgroups.delegate()
 
 
 def start() -> NoReturn:

@@ -10,17 +10,18 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from django.conf import settings
 from django.core.management import call_command
 from django.db import DatabaseError, connection
 
-from apps.core import clock, control, node
+from apps.core import clock, control, health, node, runtime
 from apps.core.errors import DomainError
+from apps.core.watchdogs import FREE_BYTES_MIN
 from qinglong.environment import ConfigurationError, private_folder
 
-FREE_BYTES_MIN = 64 * 1024 * 1024
 OLDEST_POSTGRESQL = 140_000
 REFUSED = 78
 FAILED = 1
@@ -49,21 +50,58 @@ def check_home() -> None:
 def lock() -> node.Lock:
     """The right to be the one `up` of this node; raises ConfigurationError."""
     try:
+        with suppress(FileNotFoundError):
+            runtime.check_root(Path(settings.NODE_DIR))  # before anything narrows it
         return node.up_lock(wait_s=PATIENCE_S)
     except node.AlreadyRunning as error:
-        raise ConfigurationError(
-            error.code,
-            f"QingLong is already running on {settings.HOME}; stop it first or use another QINGLONG_HOME.",
-        ) from error
+        raise _already_running() from error
+    except runtime.RuntimeUnsafe as error:
+        raise _unsafe(error) from error
     except node.NodeUnusable as error:
         raise ConfigurationError(error.code, f"The folder {settings.NODE_DIR} cannot be used.") from error
+
+
+def activate() -> runtime.Runtime:
+    """Puts on record that this process runs the home (runs.md §13.2); raises ConfigurationError."""
+    root = Path(settings.NODE_DIR)
+    try:
+        return runtime.activate(root, "edge" if connection.vendor == "sqlite" else "standalone")
+    except runtime.RuntimeConflict as error:
+        raise _already_running() from error
+    except runtime.RuntimeUnsafe as error:
+        raise _unsafe(error) from error
+    except OSError as error:
+        raise ConfigurationError("node_unusable", f"The folder {root} cannot be used.") from error
+
+
+def _already_running() -> ConfigurationError:
+    return ConfigurationError(
+        node.AlreadyRunning.code,
+        f"QingLong is already running on {settings.HOME}; stop it first or use another QINGLONG_HOME.",
+    )
+
+
+def _unsafe(error: runtime.RuntimeUnsafe) -> ConfigurationError:
+    reason = error.extra["reason"]
+    path = Path(settings.NODE_DIR)
+    if reason in ("not_a_folder", "foreign_owner", "writable_by_others"):
+        return ConfigurationError(
+            error.code, f"{path} must be a folder of this user that nobody else can write to ({reason})."
+        )
+    return ConfigurationError(
+        error.code,
+        f"{path / runtime.NAME} cannot be trusted ({reason}); make sure that no QingLong runs on this home, "
+        "then remove the file.",
+    )
 
 
 def migrate(announce: Callable[[], None]) -> int:
     """Run in a child: checks the database, migrates, makes the keys, announces; returns the exit code."""
     try:
         _reach_database()
+        _refuse_other("schema_newer", health.newer())
         call_command("migrate", interactive=False, verbosity=0)
+        _refuse_other("schema_mismatch", health.schema())
         _ensure_keyring()
         control.enrol(clock.now())
         announce()
@@ -107,6 +145,12 @@ def _reach_database() -> None:
         ) from error
     if connection.vendor == "postgresql" and getattr(connection, "pg_version", 0) < OLDEST_POSTGRESQL:
         raise ConfigurationError("database_too_old", "QingLong needs PostgreSQL 14 or newer.")
+
+
+def _refuse_other(code: str, wrong: health.Sentence | None) -> None:
+    """Ends the start on a database of another version: no part of the tree could work with it."""
+    if wrong is not None:
+        raise ConfigurationError(code, str(wrong))
 
 
 def _ensure_keyring() -> None:

@@ -66,8 +66,15 @@ class Part:
 class Tree:
     """Starts its parts in the given order and keeps them running until SIGTERM or SIGINT."""
 
-    def __init__(self, parts: list[Part], requests: int | None = None) -> None:
+    def __init__(
+        self,
+        parts: list[Part],
+        requests: int | None = None,
+        on_drain: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_drain` is called once, when it begins to end."""
         self._parts = parts
+        self._on_drain: Callable[[], None] | None = on_drain
         self._requests = requests
         self._stage = Stage.SERVING
         self._drain_until = 0.0
@@ -100,6 +107,9 @@ class Tree:
 
     def _start_due(self) -> None:
         if self._stage is not Stage.SERVING:
+            if self._on_drain is not None:
+                self._on_drain()
+                self._on_drain = None
             self._finish()
             return
         now = time.monotonic()

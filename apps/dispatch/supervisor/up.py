@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
+from collections.abc import Callable
 from functools import partial
 
 from django.conf import settings
 from django.utils.translation import gettext as _
 
 from apps.core import ids, logs, wakeups
+from apps.core.errors import DomainError
 from apps.dispatch import scheduler
 from apps.dispatch.supervisor import cluster, launcher, prepare, setup_link, web
 from apps.dispatch.supervisor.preload import preload, share
@@ -17,6 +20,9 @@ from apps.dispatch.supervisor.tree import Part, Tree
 
 RUNS = "runs"
 LAUNCHER_WAIT_S = 10.0
+FAILED = 1
+
+logger = logging.getLogger("qinglong.up")
 
 
 def run(host: str, port: int, workers: int, slots: int) -> int:
@@ -27,20 +33,34 @@ def run(host: str, port: int, workers: int, slots: int) -> int:
     listener = web.bind(host, port)
     prepare.check_home()
     held = prepare.lock()
-    settings.SLOTS = slots
-    address = _address(host, listener.getsockname()[1])
-    if code := prepare.in_child(lambda: prepare.migrate(lambda: _announce(address))):
-        return code
-    logs.speak_as("up")
-    preload()
-    share()
+    launcher.get_ready()
+    runtime = prepare.activate()
+    code = FAILED
     try:
-        return _tree(listener, address, workers).serve()
+        settings.SLOTS = slots
+        address = _address(host, listener.getsockname()[1])
+        if code := prepare.in_child(lambda: prepare.migrate(lambda: _announce(address))):
+            return code
+        code = FAILED
+        logs.speak_as("up")
+        preload()
+        share()
+        code = _tree(listener, address, workers, lambda: _note(runtime.stopping)).serve()
+        return code
     finally:
+        _note(runtime.failed if code else runtime.stopped)
         held.release()
 
 
-def _tree(listener: socket.socket, address: str, workers: int) -> Tree:
+def _note(step: Callable[[], None]) -> None:
+    """Goes on where the receipt was changed under us: it says so, and its file stays as it is."""
+    try:
+        step()
+    except (DomainError, OSError) as error:
+        logger.error("the runtime receipt could not be moved on: %s", type(error).__name__)
+
+
+def _tree(listener: socket.socket, address: str, workers: int, on_drain: Callable[[], None]) -> Tree:
     requests, wishes = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     # One for the whole tree: a scheduler that is started again belongs to the same start.
     boot = ids.uuid7()
@@ -71,7 +91,7 @@ def _tree(listener: socket.socket, address: str, workers: int) -> Tree:
         *(Part(name, partial(serve_cluster, name)) for name in names),
         Part("scheduler", serve_scheduler, watched=True),
     ]
-    return Tree(parts, requests)
+    return Tree(parts, requests, on_drain)
 
 
 def _announce(address: str) -> None:

@@ -8,10 +8,15 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import pgettext_lazy
 
+from apps.core import health
 from apps.panel import overview, queries
 from apps.panel.page import SIGNED_IN, Page, current_project
 from apps.projects.models import Project
 from apps.projects.policy import authorize
+from apps.tasks.models import Task
+from apps.triggers.queries import stranded
+
+STRANDED = 20
 
 
 class Dashboard(Page):
@@ -52,6 +57,11 @@ class Dashboard(Page):
             "peak_days": overview.peak(past.days),
         }
 
+    def stranded(self, project: Project) -> list[Task]:
+        """Tasks that schedules of disabled people start."""
+        found = stranded(project.pk, limit=STRANDED).items
+        return list({trigger.task_id: trigger.task for trigger in found}.values())
+
     def warnings(self, project: Project) -> dict[str, Any]:
         """What somebody should look at."""
         administrator = self.visitor.account.is_superuser
@@ -59,5 +69,6 @@ class Dashboard(Page):
         one_user = settings.RUN_AS is None and self.may("task.update") and queries.is_shared(project.pk)
         return {
             "one_user": one_user,
-            "installation": overview.warnings_for_administrators() if administrator else [],
+            "installation": health.recent() if administrator else [],
+            "stranded": self.stranded(project) if self.may("task.update") else [],
         }

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from django.conf import settings
 from django.contrib.auth.password_validation import password_validators_help_texts
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils.cache import add_never_cache_headers
@@ -18,12 +18,14 @@ from django.views import View
 from django.views.decorators.debug import sensitive_post_parameters
 
 from apps.access import services
-from apps.access.errors import SignInRefused, TooManyAttempts
+from apps.access.errors import PasskeyRefused, SignInRefused, TooManyAttempts
+from apps.access.factors import factors_of
 from apps.access.models import User
-from apps.access.services.entry import enter
+from apps.access.services import entry
 from apps.core import clock
 from apps.core.errors import DomainError, InvalidInput
 from apps.panel.page import safe_next
+from apps.panel.views import single_sign_on
 from apps.projects import queries as projects
 from apps.projects.errors import BootstrapNotPristine
 
@@ -40,6 +42,14 @@ class DoorView(View):
         """The page."""
         response = render(self.request, self.template, context, status=status)
         add_never_cache_headers(response)
+        return response
+
+    def refused(self, refusal: DomainError, **context: Any) -> HttpResponse:
+        """The page with why not, and after how many seconds to try again."""
+        wait = refusal.extra.get("retry_after")
+        response = self.show(refusal.status, refusal=refusal, wait=wait, **context)
+        if wait:
+            response.headers["Retry-After"] = str(wait)
         return response
 
 
@@ -59,16 +69,58 @@ class SignIn(DoorView):
         target = safe_next(request, reverse("panel:index"))
         name, password = (request.POST.get(field, "")[:_MAX_FIELD] for field in ("username", "password"))
         try:
-            enter(request, name, password)
-        except (SignInRefused, TooManyAttempts) as refusal:
-            wait = refusal.extra.get("retry_after")
-            response = self.show(
-                refusal.status, title=_("Sign in"), next=target, name=name, refusal=refusal, wait=wait
-            )
-            if wait:
-                response.headers["Retry-After"] = str(wait)
-            return response
+            if request.POST.get("answer"):
+                entry.finish_with_passkey(request, request.POST["answer"], alone=True)
+            elif entry.enter(request, name, password) is None:
+                return HttpResponseRedirect(f"{reverse('login-second')}?{urlencode({'next': target})}")
+        except (SignInRefused, TooManyAttempts, PasskeyRefused) as refusal:
+            return self.refused(refusal, title=_("Sign in"), next=target, name=name)
         return HttpResponseRedirect(target)
+
+
+@method_decorator(sensitive_post_parameters("code", "answer"), name="dispatch")
+class SecondStep(DoorView):
+    """The second factor of somebody whose password was right in this browser: a code or a passkey."""
+
+    template = "access/second_step.html"
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        user = entry.half_way(request)
+        if user is None:
+            return HttpResponseRedirect(reverse("login"))
+        return self.show(**self._page(request, user))
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        user = entry.half_way(request)
+        if user is None:
+            return HttpResponseRedirect(reverse("login"))
+        try:
+            if request.POST.get("answer"):
+                entry.finish_with_passkey(request, request.POST["answer"])
+            else:
+                entry.finish_with_code(request, request.POST.get("code", "")[:_MAX_FIELD])
+        except (SignInRefused, TooManyAttempts, PasskeyRefused) as refusal:
+            return self.refused(refusal, **self._page(request, user))
+        return HttpResponseRedirect(safe_next(request, reverse("panel:index")))
+
+    def _page(self, request: HttpRequest, user: User) -> dict[str, Any]:
+        return {
+            "title": _("Second step"),
+            "next": safe_next(request, reverse("panel:index")),
+            "name": user.username,
+            "factors": factors_of(user),
+        }
+
+
+class AskPasskey(View):
+    """What the browser needs to use a passkey at the door or to confirm inside; JSON, for our own script."""
+
+    http_method_names = ["post"]
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        response = JsonResponse(entry.ask_passkey(request, alone=request.POST.get("alone") == "1"))
+        add_never_cache_headers(response)
+        return response
 
 
 class SignOut(View):
@@ -77,8 +129,13 @@ class SignOut(View):
     http_method_names = ["post"]
 
     def post(self, request: HttpRequest) -> HttpResponse:
+        row = services.session_of(request)
         services.sign_out(request)
         target = safe_next(request, "")
+        # Who comes back to sign in again does not want to be signed out everywhere.
+        onwards = None if target else single_sign_on.after_sign_out(request, row)
+        if onwards is not None:
+            return onwards
         return HttpResponseRedirect(reverse("login") + (f"?{urlencode({'next': target})}" if target else ""))
 
 
@@ -108,9 +165,9 @@ class SetUp(DoorView):
         except DomainError as refusal:
             return self._closed(refusal)
         try:
-            enter(request, name, password)
-        except TooManyAttempts:
-            # Somebody guessed at this name before it existed; the account is there all the same.
+            entry.enter(request, name, password)
+        except (TooManyAttempts, SignInRefused):
+            # Somebody guessed at this name before it existed, or it needs a provider; the account is there.
             return HttpResponseRedirect(reverse("login"))
         return HttpResponseRedirect(reverse("panel:index"))
 

@@ -1,4 +1,4 @@
-"""Workers of this installation; instance administrators only."""
+"""Nodes and workers of this installation; instance administrators only."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from apps.core import clock
-from apps.dispatch.models import RunDispatchLease, Worker
-from apps.dispatch.services.workers import set_draining
+from apps.dispatch import queries
+from apps.dispatch.models import Node
+from apps.dispatch.queries import NodeView
+from apps.dispatch.services import draining, nodes
 from apps.panel.page import ADMINISTRATOR, ORIGIN, Action, Page
 from apps.runs.models import Run
 
-MOST = 200
+MOST = 100
+SHOWN = 10
 
 
 class Workers(Page):
@@ -25,54 +28,67 @@ class Workers(Page):
     title = gettext_lazy("Workers")
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        found = list(Worker.objects.order_by("node_id", "id")[:MOST])
-        carried: dict[str, list[RunDispatchLease]] = {}
-        leases = (
-            RunDispatchLease.objects.filter(status="leased").select_related("run").order_by("acquired_at")
-        )
-        for lease in leases[:1000]:
-            carried.setdefault(lease.worker_id, []).append(lease)
-        now = clock.now()
-        rows = [
-            {
-                "worker": worker,
-                "name": _short(worker.pk),
-                "runs": carried.get(worker.pk, []),
-                "silent": worker.status != "offline" and worker.lease_expires_at <= now,
-                "used": worker.max_concurrent_runs - worker.available_slots,
-                "labels": worker.capabilities.get("labels", {}),
-            }
-            for worker in found
-        ]
-        up = [worker for worker in found if worker.status == "online" and worker.lease_expires_at > now]
+        found = list(Node.objects.order_by("-last_heartbeat_at", "id")[:MOST])
+        cards = [_card(view) for view in queries.view_nodes(found)]
         # The very condition of the candidates' index.
         waiting = Run.objects.filter(
             status="queued", execution_owner="runtime", holds_place=True, cancel_requested_at=None
         )
         return self.show(
-            rows=rows,
-            anyone=bool(up),
-            used=sum(worker.max_concurrent_runs - worker.available_slots for worker in up),
-            total=sum(worker.max_concurrent_runs for worker in up),
-            queued=len(waiting.order_by("-priority", "queued_at", "id").values_list("pk")[:100]),
+            cards=sorted(cards, key=lambda card: (_ORDER[card["view"].state], card["name"])),
+            anyone=any(place["open"] for card in cards for place in card["places"]),
+            used=sum(card["used"] for card in cards),
+            total=sum(card["total"] for card in cards),
+            queued=len(waiting.values_list("pk")[:100]),
         )
 
 
-def _short(worker_id: str) -> str:
-    """`…749be0:1`: a node's id is random, its end tells it from the others."""
-    return worker_id if len(worker_id) <= 16 else f"…{worker_id[-8:]}"
+_ORDER = {"online": 0, "draining": 1, "lost": 2, "drained": 3}
+
+
+def _card(view: NodeView) -> dict[str, Any]:
+    now = clock.now()
+    places: list[dict[str, Any]] = []
+    for worker in view.workers:
+        alive = queries.is_alive(worker, now)
+        carried = len(view.carried(worker.pk))
+        drains = worker.drain_requested_at is not None or view.node.drain_requested_at is not None
+        places.append({
+            "worker": worker,
+            "alive": alive,
+            "open": alive and not drains,
+            "silent": worker.status != "offline" and not alive,
+            "used": max(carried, worker.max_concurrent_runs - worker.available_slots) if alive else carried,
+            "runs": carried,
+        })  # fmt: skip
+    return {
+        "view": view,
+        "name": _name(view.node),
+        "places": places,
+        "used": sum(place["used"] for place in places if place["open"]),
+        "total": sum(place["worker"].max_concurrent_runs for place in places if place["open"]),
+        "shown": view.leases[:SHOWN],
+        "clock_off_s": view.node.clock_skew_ms / 1000 if nodes.is_off(view.node.clock_skew_ms) else None,
+    }
+
+
+def _name(node: Node) -> str:
+    """`box …749be0`: hosts may have one name, and a node's id is random; its end tells it from the others."""
+    return f"{node.host} …{node.pk[-6:]}"
 
 
 class SetDraining(Action):
-    """Stops or resumes taking new runs; what runs goes on."""
+    """Stops or resumes taking new runs, at one place or on a whole node; what runs goes on."""
 
     permissions = {"POST": ADMINISTRATOR}
     draining = True
 
-    def act(self, worker: str) -> HttpResponse:
-        set_draining(
-            self.draining, worker_id=worker, actor=self.visitor.principal.subject.pair, origin=ORIGIN
-        )
+    def act(self, worker: str = "", node: str = "") -> HttpResponse:
+        actor = self.visitor.principal.subject.pair
+        if node:
+            draining.set_node(self.draining, node, actor=actor, origin=ORIGIN)
+        else:
+            draining.set_worker(self.draining, worker, actor=actor, origin=ORIGIN)
         self.say(
             _("It takes no new runs; what runs goes on to its end.")
             if self.draining

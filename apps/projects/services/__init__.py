@@ -9,6 +9,7 @@ from apps.projects.services.bootstrap import (
     console_issuer,
     issue_owner_bootstrap,
 )
+from apps.projects.services.derived import Followed, follow_roles
 from apps.projects.services.lifecycle import create_project, set_project_status, update_project
 from apps.projects.services.roles import Appended, Binding, append_role_binding, change_role
 
@@ -16,12 +17,14 @@ __all__ = [
     "Appended",
     "Binding",
     "Claim",
+    "Followed",
     "Issued",
     "append_role_binding",
     "change_role",
     "claim_owner_bootstrap",
     "console_issuer",
     "create_project",
+    "follow_roles",
     "issue_owner_bootstrap",
     "set_project_status",
     "update_project",

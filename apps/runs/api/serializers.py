@@ -25,11 +25,13 @@ from apps.runs.models import (
     TriggerType,
 )
 from apps.runs.services.start import PRIORITY_BOUND
+from apps.tasks import placement
+from apps.tasks.api import RequiresSerializer
 
 
 class RunSerializer(StrictSerializer):
-    """One start of a task. `waiting_for` says why a run waits: place, worker, labels, priority
-    or retry; `next_attempt_at` till when it waits to be tried again."""
+    """One start of a task. `waiting_for` says why a run waits: place, worker, labels (nobody has what it
+    `requires`), priority or retry; `next_attempt_at` till when it waits to be tried again."""
 
     id = serializers.UUIDField()
     project = ReferenceSerializer()
@@ -39,6 +41,7 @@ class RunSerializer(StrictSerializer):
     status = serializers.ChoiceField(choices=RunStatus.values)
     version = serializers.IntegerField()
     priority = serializers.IntegerField()
+    requires = RequiresSerializer()
     trigger_type = serializers.ChoiceField(choices=TriggerType.values)
     trigger = serializers.UUIDField(allow_null=True)
     triggered_by = ActorSerializer()
@@ -220,6 +223,7 @@ def represent(
         "project": {"id": run.project_id, "slug": run.project.slug},
         "task": {"id": str(run.task_id), "slug": run.task.slug},
         **{name: getattr(run, name) for name in _PLAIN},
+        "requires": placement.document(run.requires),
         "trigger": _text(run.trigger_id),
         "triggered_by": {"type": run.triggered_by_type, "id": run.triggered_by_id},
         "parent_run": _text(run.parent_run_id),

@@ -18,6 +18,7 @@ from apps.access.endpoints import (
     ProjectEndpoint,
     etag,
     idempotency_key,
+    only_parameters,
     page_of,
     page_response,
     paged,
@@ -93,7 +94,8 @@ class Runs(ProjectEndpoint):
             since=moment(request, "since"),
             until=moment(request, "until"),
         )
-        page = queries.page(self.project_id, chosen, **page_of(request))
+        wanted = page_of(request, "task", "status", "trigger_type", "since", "until")
+        page = queries.page(self.project_id, chosen, **wanted)
         return Response({"items": show(page.items), "next_cursor": page.next_cursor})
 
 
@@ -153,6 +155,7 @@ class Events(RunEndpoint):
         responses=EventListSerializer,
     )
     def get(self, request: Request, id: str) -> Response:
+        only_parameters(request, "after", "limit")
         limit = pages.read_limit(
             request.query_params.get("limit"), default=queries.DEFAULT_EVENTS, largest=queries.MAX_EVENTS
         )
@@ -245,7 +248,7 @@ class Skips(ProjectEndpoint):
             task_id=_task_filter(self.project_id, request),
             since=moment(request, "since"),
             until=moment(request, "until"),
-            **page_of(request),
+            **page_of(request, "task", "since", "until"),
         )
         complete_open(page.items)
         return page_response(page, represent_skip)

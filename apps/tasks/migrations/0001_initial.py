@@ -97,7 +97,7 @@ class Migration(migrations.Migration):
                 ('value', models.CharField(blank=True, default='', max_length=64)),
                 ('search', models.CharField(blank=True, default='', max_length=200)),
                 ('show', models.CharField(blank=True, default='', max_length=16)),
-                ('state', models.CharField(choices=[('running', 'Running'), ('done', 'Done'), ('stopped', 'Stopped')], default='running', max_length=16)),
+                ('state', models.CharField(choices=[('running', 'Running'), ('done', 'Done'), ('stopped', 'Stopped'), ('denied', 'Denied')], default='running', max_length=16)),
                 ('cursor', models.UUIDField(null=True)),
                 ('done', models.IntegerField(default=0)),
                 ('refused', models.IntegerField(default=0)),
@@ -108,7 +108,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'task_batches',
-                'constraints': [models.UniqueConstraint(condition=models.Q(('state', 'running')), fields=('project', 'subject_id'), name='task_batch_running'), models.CheckConstraint(condition=models.Q(('state__in', ['running', 'done', 'stopped'])), name='task_batch_state'), models.CheckConstraint(condition=models.Q(models.Q(('finished_at__isnull', True), ('state', 'running')), models.Q(models.Q(('state', 'running'), _negated=True), ('finished_at__isnull', False)), _connector='OR'), name='task_batch_finished')],
+                'constraints': [models.UniqueConstraint(condition=models.Q(('state', 'running')), fields=('project', 'subject_id'), name='task_batch_running'), models.CheckConstraint(condition=models.Q(('state__in', ['running', 'done', 'stopped', 'denied'])), name='task_batch_state'), models.CheckConstraint(condition=models.Q(models.Q(('finished_at__isnull', True), ('state', 'running')), models.Q(models.Q(('state', 'running'), _negated=True), ('finished_at__isnull', False)), _connector='OR'), name='task_batch_finished')],
             },
         ),
     ]

@@ -28,7 +28,7 @@ class Due(ProjectEndpoint):
             tasks.find(self.project_id, t),
             since=moment(request, "since"),
             until=moment(request, "until"),
-            **page_of(request),
+            **page_of(request, "since", "until"),
         )
         return Response(
             {"items": [entry.document() for entry in found.items], "next_cursor": found.next_cursor}

@@ -8,6 +8,7 @@ from collections import OrderedDict, deque
 
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 from django.utils.decorators import method_decorator
+from django.utils.translation import gettext_lazy as _
 from django.views import View
 from django.views.decorators.csrf import csrf_exempt
 
@@ -114,6 +115,9 @@ class Hook(View):
 class _NotJson(InvalidInput):
     code = "unsupported_media_type"
     status = 415
+    message = _(
+        "A webhook takes JSON: send it with the header Content-Type: application/json, or send no body."
+    )
 
 
 def _find(request: HttpRequest, secret: str) -> Trigger:

@@ -40,4 +40,6 @@ class Command(BaseCommand):
             )
         except DomainError as error:
             raise refuse(error) from error
-        self.stdout.write(_("Keep it now, it is not shown again: %(token)s") % {"token": created.secret})
+        # Scripts take the last word of the last line, whatever the language.
+        self.stdout.write(_("Keep it now, it is not shown again:"))
+        self.stdout.write(created.secret)

@@ -6,7 +6,6 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from apps.core import node
 from apps.dispatch.supervisor import launcher
 
 
@@ -15,6 +14,6 @@ class Command(BaseCommand):
     requires_system_checks = ()
 
     def handle(self, *args: Any, **options: Any) -> None:
-        node.folder()
+        launcher.get_ready()
         launcher.end_old()
         launcher.execute()

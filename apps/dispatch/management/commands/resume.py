@@ -1,4 +1,4 @@
-"""Takes runs again on this node."""
+"""Takes runs again on this node, or at one of its worker places."""
 
 from __future__ import annotations
 

@@ -14,8 +14,9 @@ class Command(BaseCommand):
     help = "Carries runs out until it is told to stop; scripts outlive it."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        from apps.dispatch import session
+        from apps.dispatch import run_as, session
 
+        run_as.wanted()  # a node that cannot start scripts takes none from the others
         try:
             session.run_resident()
         except DomainError as error:
