@@ -183,10 +183,8 @@ def first_recovery_codes(user: User) -> list[str]:
 
 def has_second_factor(user: User) -> bool:
     """Whether the password alone does not sign this person in."""
-    return (
-        CodeApp.objects.filter(user=user, confirmed=True).exists()
-        or WebAuthnCredential.objects.filter(user=user, confirmed=True).exists()
-    )
+    passkeys: bool = WebAuthnCredential.objects.filter(user=user, confirmed=True).exists()
+    return passkeys or CodeApp.objects.filter(user=user, confirmed=True).exists()
 
 
 def recovery_codes_left(user: User) -> int:

@@ -9,7 +9,7 @@ from django_otp.models import Device, ThrottlingMixin
 from apps.core import fields
 
 
-class CodeApp(ThrottlingMixin, Device):
+class CodeApp(ThrottlingMixin, Device):  # type: ignore[misc]
     """The app that shows a person codes of six digits (RFC 6238); its key is sealed, one per person.
 
     `last_step` is the newest step a code was taken for: no step counts twice.

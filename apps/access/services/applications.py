@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from django.utils.translation import gettext_lazy as _
 
 from apps.access.models import Application
@@ -52,7 +54,9 @@ def update_application(
              "description": row.description if description is None else description}  # fmt: skip
     _check(after["name"], after["description"])
     subject = db.lock(IdentitySubject.objects.filter(pk=subject_id)).get()
-    cas.update(rows, version=version, updated_at=clock.now(), **after)
+    cas.update(
+        rows, version=version, updated_at=clock.now(), name=after["name"], description=after["description"]
+    )
     if status is not None and status != subject.status:
         identity.set_subject_status(subject_id, subject.version, status, actor=actor, origin=origin)
     _record(row, "application.updated", actor, after, origin)
@@ -67,7 +71,7 @@ def _check(name: str, description: str) -> None:
 
 
 def _record(
-    row: Application, action: str, actor: PolicySubject, metadata: dict[str, object], origin: str
+    row: Application, action: str, actor: PolicySubject, metadata: Mapping[str, object], origin: str
 ) -> None:
     audit.record(
         audit.INSTANCE,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from axes.handlers.proxy import AxesProxyHandler
 from django.conf import settings
 from django.contrib import auth
@@ -74,7 +76,7 @@ def change_password(request: HttpRequest, user: User, current: str, new: str) ->
 
 
 @db.write_transaction
-def _change(user: User, encoded: str, keep: object) -> None:
+def _change(user: User, encoded: str, keep: UUID | None) -> None:
     subject = PolicySubject("user", user.subject_id)
     User.objects.filter(pk=user.pk).update(password=encoded)
     audit.record(
