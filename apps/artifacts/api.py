@@ -11,11 +11,13 @@ from django.urls import path
 from django.utils.translation import gettext_lazy as _
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
-from rest_framework.negotiation import BaseContentNegotiation
+from rest_framework import serializers
+from rest_framework.negotiation import BaseContentNegotiation, DefaultContentNegotiation
 from rest_framework.request import Request
+from rest_framework.response import Response
 
-from apps.access.endpoints import ProblemSerializer, ProjectEndpoint
-from apps.artifacts import reader, services
+from apps.access.endpoints import ProblemSerializer, ProjectEndpoint, StrictSerializer, only_parameters
+from apps.artifacts import reader, search, services
 from apps.artifacts.errors import RangeNotSatisfiable
 from apps.artifacts.services import Log, LogStream
 from apps.core import ids, problems
@@ -73,6 +75,22 @@ _RESPONSES = {
 }
 
 
+class HitSerializer(StrictSerializer):
+    """A line with a hit: the first byte of the line, that of the hit, and the line about it."""
+
+    line_offset = serializers.IntegerField()
+    offset = serializers.IntegerField()
+    text = serializers.CharField()
+
+
+class FoundSerializer(StrictSerializer):
+    """Hits of one call; `next_offset` is where it stopped looking, null at the end."""
+
+    items = HitSerializer(many=True)
+    next_offset = serializers.IntegerField(allow_null=True)
+    size = serializers.IntegerField()
+
+
 class RunLog(ProjectEndpoint):
     """What a run printed, stdout and stderr in order, byte for byte."""
 
@@ -127,6 +145,43 @@ class RunLog(ProjectEndpoint):
         response.status_code = 206
         response["Content-Range"] = f"bytes {start}-{end - 1}/{whole.log.size}"
         return response
+
+
+class SearchLog(RunLog):
+    """Lines that hold a text, found where the log lies; a call looks through 64 MiB at most.
+
+    Letters A to Z match in either case. Ask again from `next_offset` until it is null.
+    """
+
+    content_negotiation_class = DefaultContentNegotiation
+    head = None  # type: ignore[assignment]
+
+    @extend_schema(
+        summary="Search in a log",
+        parameters=[
+            OpenApiParameter(
+                "q", {"type": "string", "minLength": 1, "maxLength": search.MAX_WANTED}, required=True
+            ),
+            PARAMETERS[0],
+            OpenApiParameter("offset", _number(0, _LARGEST), description="First byte looked at; 0 without."),
+            OpenApiParameter("limit", _number(1, search.MAX_HITS), description="Lines; 50 without."),
+        ],
+        responses=FoundSerializer,
+    )
+    def get(self, request: Request, id: str) -> HttpResponseBase:
+        only_parameters(request, "q", "attempt", "offset", "limit")
+        wanted = request.query_params.get("q", "")
+        if not ids.is_text_id(wanted, search.MAX_WANTED):
+            raise InvalidInput.field("q", _("1 to 200 characters, none of them a control character."))
+        found = services.search_log(
+            self.grant, _run(id), wanted, attempt=_attempt(request),
+            offset=_whole(request, "offset", 0, 0, _LARGEST) or 0,
+            most=_whole(request, "limit", 50, 1, search.MAX_HITS) or 50,
+        )  # fmt: skip
+        items = [
+            {"line_offset": hit.line_offset, "offset": hit.offset, "text": hit.text} for hit in found.hits
+        ]
+        return Response({"items": items, "next_offset": found.next_offset, "size": found.total_bytes})
 
 
 def _streamed(whole: LogStream, start: int, end: int) -> HttpResponseBase:
@@ -199,4 +254,7 @@ def _span(header: str, size: int) -> tuple[int, int] | None:
     return (start, end) if start < end else None
 
 
-urlpatterns = [path("runs/<str:id>/log", RunLog.as_view())]
+urlpatterns = [
+    path("runs/<str:id>/log", RunLog.as_view()),
+    path("runs/<str:id>/log/search", SearchLog.as_view()),
+]

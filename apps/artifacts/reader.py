@@ -41,7 +41,7 @@ class Stream:
 
     def __init__(self, file: FileIO) -> None:
         self._file = file
-        self.total_bytes = _size(file)
+        self.total_bytes = size_of(file)
         self._start, self._end = 0, self.total_bytes
 
     def limit(self, start: int, end: int) -> None:
@@ -50,7 +50,7 @@ class Stream:
 
     def __iter__(self) -> Iterator[bytes]:
         for start in range(self._start, self._end, MAX_LENGTH):
-            yield _exactly(self._file, start, min(MAX_LENGTH, self._end - start))
+            yield exactly(self._file, start, min(MAX_LENGTH, self._end - start))
 
     def close(self) -> None:
         self._file.close()
@@ -69,32 +69,33 @@ def read(artifact_id: str, offset: int, length: int) -> Available | Missing:
     """
     if not 1 <= length <= MAX_LENGTH:
         raise ValueError("the length is out of bounds")
-    file = _open(artifact_id)
+    file = open_log(artifact_id)
     if file is None:
         return Missing()
     with file:
-        total = _size(file)
+        total = size_of(file)
         start = start_of(offset, total)
-        content = _exactly(file, start, min(length, total - start))
+        content = exactly(file, start, min(length, total - start))
     return Available(content, start, start + len(content), total)
 
 
 def size(artifact_id: str) -> int | None:
     """Bytes of the log at this moment, None where there is no file; raises UnsafeReadTarget."""
-    file = _open(artifact_id)
+    file = open_log(artifact_id)
     if file is None:
         return None
     with file:
-        return _size(file)
+        return size_of(file)
 
 
 def stream(artifact_id: str) -> Stream | Missing:
     """The whole log, for downloads; the caller closes it. Raises as `read`."""
-    file = _open(artifact_id)
+    file = open_log(artifact_id)
     return Missing() if file is None else Stream(file)
 
 
-def _open(artifact_id: str) -> FileIO | None:
+def open_log(artifact_id: str) -> FileIO | None:
+    """The file of a log, None where there is none; raises UnsafeReadTarget."""
     root = store.root()
     paths = facts.log_paths(root, artifact_id)
     if not _is_folder(root) or not _is_folder(paths.shard, missing_ok=True):
@@ -119,14 +120,16 @@ def _is_folder(path: str, *, missing_ok: bool = False) -> bool:
     return True
 
 
-def _size(file: FileIO) -> int:
+def size_of(file: FileIO) -> int:
+    """Bytes it has now; raises UnsafeReadTarget for anything but a regular file."""
     found = os.fstat(file.fileno())
     if not stat.S_ISREG(found.st_mode) or not 0 <= found.st_size <= facts.SAFE_INTEGER_MAX:
         raise UnsafeReadTarget
     return found.st_size
 
 
-def _exactly(file: FileIO, start: int, count: int) -> bytes:
+def exactly(file: FileIO, start: int, count: int) -> bytes:
+    """That many bytes; raises UnsafeReadTarget where the file shrank."""
     content = os.pread(file.fileno(), count, start) if count else b""
     while len(content) < count:
         more = os.pread(file.fileno(), count - len(content), start + len(content))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 from uuid import UUID
 
-from apps.artifacts import facts, queries, reader, store
+from apps.artifacts import facts, queries, reader, search, store
 from apps.artifacts.errors import EvidenceConflict, LogMissing, LogRetained, UnsafeReadTarget
 from apps.artifacts.queries import LogMetadata
 from apps.core.errors import NotFound
@@ -96,6 +96,21 @@ def stream_log(grant: Grant, run_id: UUID, *, attempt: int | None = None) -> Log
     metadata = _find(grant, run_id, attempt)
     found = _on_disk(metadata, lambda name: _present(reader.stream(name)))
     return LogStream(_log(metadata, found.total_bytes if found else 0), found)
+
+
+def search_log(
+    grant: Grant,
+    run_id: UUID,
+    wanted: str,
+    *,
+    attempt: int | None = None,
+    offset: int = 0,
+    most: int = search.MAX_HITS,
+) -> search.Found:
+    """Lines of a log that hold a text (`search.search`); raises as `read_log`."""
+    metadata = _find(grant, run_id, attempt)
+    found = _on_disk(metadata, lambda name: _present(search.search(name, wanted, offset, most)))
+    return found or search.Found([], None, 0)
 
 
 def _present(found: T | reader.Missing) -> T | None:

@@ -16,6 +16,7 @@ from apps.core import canonical
 from apps.dispatch.fence import LeaseFence
 from apps.dispatch.launcher.client import Handle, Shim
 from apps.dispatch.launcher.files import PREPARED
+from apps.dispatch.launcher.spec import LIMITS
 from apps.dispatch.launching import Plan
 
 MAX_OUTPUT = 65_536
@@ -63,23 +64,24 @@ class Left:
     has_output: bool = False
     output_code: str | None = None
     proof: Mapping[str, Any] | None = None
+    limit: str | None = None
 
 
 def read_left(folder: Path) -> Left:
     """Stop fact and output of an ended attempt; a bad output is a code, never an error (upper-floors.md §7.11)."""
     fact = _read(folder / "stop.json", _MAX_FACT)
-    cause, proof = _stopped(fact) if isinstance(fact, bytes) else (None, None)
+    cause, proof, limit = _stopped(fact) if isinstance(fact, bytes) else (None, None, None)
     data = _read(folder / "output.json", MAX_OUTPUT)
     if data is None or data == b"":
-        return Left(cause, proof=proof)
+        return Left(cause, proof=proof, limit=limit)
     if not isinstance(data, bytes):
-        return Left(cause, output_code=data, proof=proof)
+        return Left(cause, output_code=data, proof=proof, limit=limit)
     try:
         value = canonical.loads(data.decode())
         canonical.dumps({"output": value}, max_bytes=MAX_OUTPUT)
     except (canonical.NotCanonical, UnicodeDecodeError):
-        return Left(cause, output_code="output_invalid", proof=proof)
-    return Left(cause, value, True, proof=proof)
+        return Left(cause, output_code="output_invalid", proof=proof, limit=limit)
+    return Left(cause, value, True, proof=proof, limit=limit)
 
 
 def never_started(folder: Path) -> bool:
@@ -155,11 +157,16 @@ def _subfolders(folder: int) -> list[str]:
     return found
 
 
-def _stopped(data: bytes) -> tuple[str | None, dict[str, Any] | None]:
-    """Why the tree was stopped, and the proof that it is gone: how many processes, how long, who was left."""
+def _stopped(data: bytes) -> tuple[str | None, dict[str, Any] | None, str | None]:
+    """Why the tree was stopped, the proof that it is gone (how many processes, how long, who was left), and a limit
+    that was met.
+    """
     try:
         fact = canonical.loads(data)
         cause = fact["cause"]
+        limit = fact.get("limit") if fact.get("limit") in LIMITS else None
+        if cause == "limit":
+            return (cause, None, limit) if limit else (None, None, None)
         proof = {
             "processes": int(fact["processes"]),
             "took_ms": max(0, int(fact["ended_at_ms"]) - int(fact["term_at_ms"])),
@@ -169,9 +176,9 @@ def _stopped(data: bytes) -> tuple[str | None, dict[str, Any] | None]:
                 for one in fact["escaped"][:MAX_ESCAPED]
             ],
         }
-    except (canonical.NotCanonical, KeyError, TypeError, ValueError):
-        return None, None
-    return (cause, proof) if cause in ("stop", "deadline", "leftover") else (None, None)
+    except (canonical.NotCanonical, AttributeError, KeyError, TypeError, ValueError):
+        return None, None, None
+    return (cause, proof, limit) if cause in ("stop", "deadline", "leftover") else (None, None, None)
 
 
 def _read(path: Path, limit: int) -> bytes | str | None:

@@ -6,7 +6,6 @@ It changes nothing and starts nothing. Failures keep the product from working; w
 from __future__ import annotations
 
 import os
-import pwd
 import shutil
 import stat
 import sys
@@ -23,9 +22,11 @@ from django.utils.translation import gettext_lazy as _
 
 from apps.core import health, watchdogs
 from apps.core.errors import DomainError
-from apps.dispatch import interpreters
+from apps.dispatch import interpreters, run_as
+from apps.dispatch.launcher import cgroups
 from apps.dispatch.supervisor import launcher
 from apps.vault import keyring
+from qinglong.environment import GATE, ConfigurationError
 
 
 class Level(StrEnum):
@@ -75,9 +76,9 @@ def _files() -> Iterator[Finding]:
         yield Finding(Level.FAILURE, "home_not_writable", _("The home folder cannot be written."))
         return
     candidates = [home, home / "secret_key", home / "db.sqlite3", settings.KEYRING_PATH, settings.NODE_DIR]
-    wide = [
-        path for path in map(Path, candidates) if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077
-    ]
+    if settings.RUN_AS is not None:  # then their folder keeps nobody out any more
+        candidates += [path for path in home.iterdir() if path.name != run_as.HOMES and not path.is_symlink()]
+    wide = [path for path in dict.fromkeys(map(Path, candidates)) if path.exists() and _is_open(path)]
     for path in wide:
         yield Finding(
             Level.FAILURE, "file_mode", _("Others may read %(path)s; use chmod go-rwx.") % {"path": path}
@@ -87,6 +88,12 @@ def _files() -> Iterator[Finding]:
         yield Finding(Level.FAILURE, "file_owner", _("%(path)s belongs to another user.") % {"path": path})
     if not wide and not foreign:
         yield Finding(Level.GOOD, "files", _("The home folder %(path)s is private.") % {"path": home})
+
+
+def _is_open(path: Path) -> bool:
+    """Whether others than the owner reach into it; a gate of QINGLONG_RUN_AS lets its group pass and no more."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    return bool(mode & 0o077) and mode != GATE
 
 
 def _disk() -> Iterator[Finding]:
@@ -169,6 +176,7 @@ def _node() -> Iterator[Finding]:
             "launcher_not_running",
             _("No launcher runs on this node: scripts cannot start here."),
         )
+    yield _limits()
     if settings.RUN_AS is None:
         yield Finding(
             Level.WARNING,
@@ -179,6 +187,23 @@ def _node() -> Iterator[Finding]:
         )
         return
     try:
-        pwd.getpwnam(settings.RUN_AS)
-    except KeyError:
-        yield Finding(Level.FAILURE, "run_as_unknown", _("The user of QINGLONG_RUN_AS does not exist."))
+        run_as.check()
+    except ConfigurationError as error:
+        yield Finding(Level.FAILURE, error.code, str(error))
+        return
+    yield Finding(Level.GOOD, "run_as", _("Scripts run as %(user)s.") % {"user": settings.RUN_AS})
+
+
+def _limits() -> Finding:
+    """What the launcher of this node can hold scripts to; without one, what this process could."""
+    held = cgroups.kept(launcher.peer() or "self")[1]
+    if held >= set(cgroups.CONTROLLERS.values()):
+        return Finding(Level.GOOD, "limits", _("Every limit of a task can be kept here."))
+    return Finding(
+        Level.WARNING,
+        "limits_partial",
+        _(
+            "Without control groups of its own this node keeps memory_bytes for each process only, processes for "
+            "the user of QINGLONG_RUN_AS only, and cpu_percent not at all."
+        ),
+    )

@@ -17,6 +17,7 @@ from apps.dispatch.journal import shard_of
 from apps.dispatch.launcher.spec import (
     CommandBody,
     LaunchSpec,
+    Limits,
     LogSpec,
     RunAs,
     ScriptBody,
@@ -24,7 +25,7 @@ from apps.dispatch.launcher.spec import (
 )
 from apps.runs import payloads
 from apps.runs.models import Run, RunAttempt
-from apps.tasks import revisions
+from apps.tasks import limits, revisions
 from apps.tasks.execution import Command, Execution, Script, Shell
 from apps.tasks.revisions import Revision
 from apps.vault import recipes
@@ -108,6 +109,7 @@ class Planner:
             grace_ms=execution.kill_grace_ms,
             input=canonical.dumps(given.input) if given.input is not None else None,
             run_as=self._other_user(home),
+            limits=_limits(execution),
         )
         return Plan(spec, canonical.sha256(token), execution.timeout_ms)
 
@@ -169,6 +171,10 @@ def _base_environment() -> dict[str, str]:
         "TZ": settings.TIME_ZONE,
         "PYTHONUNBUFFERED": "1",
     }
+
+
+def _limits(execution: Execution) -> Limits | None:
+    return None if execution.limits == limits.NONE else Limits(**execution.limits.document())
 
 
 def _body(execution: Execution, args: tuple[str, ...], path: str) -> CommandBody | ShellBody | ScriptBody:

@@ -58,17 +58,10 @@ def arrange() -> None:
 
     For whoever starts a node's launcher. Scripts that run already keep their way as long as the user stays.
     """
-    identity = wanted()
+    identity = _permitted()
     if identity is None:
         _close()
         return
-    if not confine.may_switch():
-        raise ConfigurationError(
-            "run_as_not_permitted",
-            _(
-                "QINGLONG_RUN_AS needs a panel that is started as root, or that holds the capabilities for it."
-            ),
-        )
     home, node = Path(settings.HOME), Path(settings.NODE_DIR)
     gates = [home, node, node / ATTEMPTS, home / HOMES]
     try:
@@ -85,10 +78,27 @@ def arrange() -> None:
             _("%(path)s cannot be shared with the user of QINGLONG_RUN_AS: %(reason)s.")
             % {"path": error.filename, "reason": error.strerror},
         ) from error
-    try_out(identity)
+    _try_out(identity)
 
 
-def try_out(identity: Identity) -> None:
+def check() -> None:
+    """Whether scripts could have their user; changes nothing. Raises ConfigurationError."""
+    identity = _permitted()
+    if identity is not None and stat.S_IMODE(Path(settings.HOME).stat().st_mode) == GATE:
+        _try_out(identity)
+
+
+def _permitted() -> Identity | None:
+    identity = wanted()
+    if identity is not None and not confine.may_switch():
+        raise ConfigurationError(
+            "run_as_not_permitted",
+            _("QINGLONG_RUN_AS needs a panel started as root, or one that holds the capabilities for it."),
+        )
+    return identity
+
+
+def _try_out(identity: Identity) -> None:
     """Becomes that user in a child and looks what it can reach; raises ConfigurationError."""
     read, write = os.pipe()
     child = os.fork()

@@ -205,7 +205,7 @@ class RunSource:
         news.ended.append(
             Ended(
                 item.lease,
-                End(receipt, left.cause, left.output, left.has_output, left.output_code, left.proof),
+                End(receipt, left.cause, left.output, left.has_output, left.output_code, left.proof, left.limit),
             )
         )
 

@@ -10,7 +10,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
-from apps.panel import retry_part
+from apps.panel import limits_part, retry_part
 from apps.panel.task_form import CONCURRENCY, KINDS, LANGUAGES, TaskForm
 
 CODE = {"source", "before", "after"}
@@ -27,6 +27,7 @@ _LABELS: tuple[tuple[str, Promise], ...] = (
     ("timeout", _("Time limit in seconds")),
     ("grace", _("Time to end by itself, in seconds")),
     ("quota", _("Log kept, in MB")),
+    *limits_part.LABELS,
     ("concurrency", _("When it overlaps")),
     ("max_parallel", _("Runs at once")),
     *retry_part.LABELS,

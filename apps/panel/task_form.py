@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
 from apps.core.errors import InvalidInput
-from apps.panel import form_values, retry_part
+from apps.panel import form_values, limits_part, retry_part
 from apps.tasks.documents import RevisionView, TaskView
 from apps.tasks.execution import DEFAULT_GRACE_MS, DEFAULT_LOG_QUOTA, Body, Command, Script, Shell
 
@@ -36,11 +36,12 @@ CONCURRENCY: tuple[tuple[str, Promise, Promise], ...] = (
 TEXTS = (
     "name", "slug", "description", "kind", "language", "source", "args", "argv", "shell", "work_dir", "before",
     "after", "timeout", "grace", "quota", "concurrency", "max_parallel", "priority", "labels", *retry_part.TEXTS,
+    *limits_part.TEXTS,
 )  # fmt: skip
 # Where the form shows a field of the API; the rest have the same name.
 SHOWN_AT = {
     "script": "source", "command": "argv", "timeout_ms": "timeout", "kill_grace_ms": "grace",
-    "log_quota_bytes": "quota", "retry": "retry_attempts",
+    "log_quota_bytes": "quota", "retry": "retry_attempts", "limits": "limit_memory",
 }  # fmt: skip
 _BODY = {"script": "source", "command": "argv", "shell": "shell"}
 _LINE_BREAK = re.compile(r"\r\n?|\n")
@@ -95,6 +96,11 @@ class TaskForm:
         """What runs, as one text."""
         return self.values[_BODY.get(self.values["kind"], "shell")]
 
+    @property
+    def limits(self) -> list[tuple[Promise, str]]:
+        """Those that are set, by name."""
+        return limits_part.rows(self.values)
+
     def fields(self) -> dict[str, Any]:
         """The fields of api.md; raises InvalidInput with all that cannot even be read."""
         self.errors = {}
@@ -115,6 +121,7 @@ class TaskForm:
             "max_parallel": self._whole("max_parallel") if values["concurrency"] == "parallel" else 1,
             "priority": self._whole("priority"),
             "retry": retry_part.read(values, self.errors),
+            "limits": limits_part.read(values, self.errors),
             "labels": [label.strip() for label in re.split(r"[,，]", values["labels"]) if label.strip()],
         }
         if self.errors:
@@ -215,6 +222,7 @@ def _texts(view: TaskView | None) -> dict[str, str]:
         "timeout": form_values.unscaled(execution.timeout_ms, 1000),
         "grace": form_values.unscaled(execution.kill_grace_ms, 1000),
         "quota": form_values.unscaled(execution.log_quota_bytes, _MEBIBYTE),
+        **limits_part.texts(execution.limits),
         "concurrency": task.concurrency,
         "max_parallel": str(task.max_parallel if task.max_parallel > 1 else 2),
         "priority": str(task.priority),

@@ -10,7 +10,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
 
-from apps.panel import words
+from apps.panel import limits_part, words
 from apps.runs.models import Run, RunEvent
 
 # Run and attempt take most steps side by side; told once, by what the reader wants to know.
@@ -61,12 +61,19 @@ def tell(run: Run, events: Sequence[RunEvent], people: Mapping[str, str]) -> lis
         sentence, notes = words.event(event.type, event.payload)
         if event.type == kind or not step.sentence:
             step.sentence = sentence
-        step.notes += [note for note in (*notes, *stop_proof(event.payload)) if note not in step.notes]
+        notes += [*limit_met(event.payload), *stop_proof(event.payload)]
+        step.notes += [note for note in notes if note not in step.notes]
         step.who = step.who or (people.get(event.actor_id or "", "") if event.actor_type == "user" else "")
         step.events.append((event, _facts(event)))
     if run.scheduled_for is not None and steps:
         steps[0].since_ms = words.span_ms(run.scheduled_for, steps[0].at)
     return steps
+
+
+def limit_met(payload: Mapping[str, Any]) -> list[str]:
+    """`limit met: Memory, in MB`."""
+    name = limits_part.WORDS.get(str(payload.get("limit")))
+    return [] if name is None else [_("limit met: %(name)s") % {"name": name}]
 
 
 def stop_proof(payload: Mapping[str, Any]) -> list[str]:

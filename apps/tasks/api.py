@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from django.urls import path
 from django.utils.translation import gettext_lazy as _
@@ -27,7 +28,7 @@ from apps.access.endpoints import (
 from apps.access.parsers import StrictJSONParser
 from apps.core import ids
 from apps.core.errors import InvalidInput
-from apps.tasks import placement, queries, retry, services, validation
+from apps.tasks import limits, placement, queries, retry, services, validation
 from apps.tasks.documents import RevisionView, TaskView
 from apps.tasks.execution import DEFAULT_GRACE_MS, DEFAULT_LOG_QUOTA, LANGUAGES
 from apps.tasks.models import MAX_PARALLEL, Task
@@ -50,6 +51,23 @@ class RequiresSerializer(StrictSerializer):
     labels = serializers.DictField(
         child=serializers.CharField(max_length=placement.MAX_VALUE, allow_blank=True), required=False
     )
+
+
+class LimitsSerializer(StrictSerializer):
+    """What a run's processes may use; null is no limit. What a node cannot keep is said at the head of the log.
+
+    `cpu_seconds` is of each process. `cpu_percent` (100 = one processor), `memory_bytes` and `processes` are of all of
+    a run's together where the node has control groups. Elsewhere `memory_bytes` is of each process, and `processes`
+    of all scripts of one OS user.
+    """
+
+    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
+        return {
+            name: serializers.IntegerField(
+                min_value=least, max_value=most, allow_null=True, required=False, default=None
+            )
+            for name, (least, most) in limits.BOUNDS.items()
+        }
 
 
 class ExecutionSerializer(StrictSerializer):
@@ -75,6 +93,7 @@ class ExecutionSerializer(StrictSerializer):
         min_value=65_536, max_value=1_073_741_824, required=False, default=DEFAULT_LOG_QUOTA
     )
     requires = RequiresSerializer(required=False)
+    limits = LimitsSerializer(required=False)
 
 
 class RetrySerializer(StrictSerializer):

@@ -81,6 +81,7 @@ def execution_document(execution: Execution, env: Mapping[str, str]) -> dict[str
         "kill_grace_ms": execution.kill_grace_ms,
         "log_quota_bytes": execution.log_quota_bytes,
         "requires": placement.document(execution.requires),
+        "limits": execution.limits.document(),
     }
 
 

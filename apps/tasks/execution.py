@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from apps.tasks import placement
+from apps.tasks import limits, placement
+from apps.tasks.limits import Limits
 
 LANGUAGES = ("python", "node", "typescript", "shell")
 LOCAL_PROCESS = "local_process"
@@ -55,6 +56,7 @@ class Execution:
     before: str | None = field(default=None, repr=False)
     after: str | None = field(default=None, repr=False)
     requires: str = placement.ANYWHERE
+    limits: Limits = limits.NONE
 
 
 def to_template(execution: Execution) -> dict[str, Any]:
@@ -66,6 +68,8 @@ def to_template(execution: Execution) -> dict[str, Any]:
             document[name] = value
     if execution.requires:
         document["requires"] = placement.document(execution.requires)
+    if execution.limits != limits.NONE:
+        document["limits"] = execution.limits.template()
     return document
 
 
@@ -86,6 +90,11 @@ def from_template(document: Any) -> Execution:
             values["requires"] = placement.read(values["requires"])
         except placement.NeedRefused as error:
             raise ValueError("no need") from error
+    if "limits" in values:
+        try:
+            values["limits"] = limits.read(values["limits"])
+        except limits.LimitsRefused as error:
+            raise ValueError("no limits") from error
     try:
         return Execution(body=body, **values)
     except TypeError as error:

@@ -34,7 +34,9 @@ READ_ONLY = (
     "id", "project", "enabled", "archived_at", "executor", "revision", "version", "created_at", "updated_at",
 )  # fmt: skip
 _COLUMNS = ("name", "description", "pinned", "labels", "priority", "concurrency", "max_parallel", "retry")
-_EXECUTION = ("work_dir", "timeout_ms", "kill_grace_ms", "log_quota_bytes", "before", "after", "requires")
+_EXECUTION = (
+    "work_dir", "timeout_ms", "kill_grace_ms", "log_quota_bytes", "before", "after", "requires", "limits",
+)  # fmt: skip
 _SLUG_TRIES = 5
 
 
@@ -63,6 +65,7 @@ class TaskDraft:
     retry: Mapping[str, Any] | None = None
     labels: Sequence[str] | None = None
     requires: Mapping[str, Any] | None = None
+    limits: Mapping[str, Any] | None = None
     pinned: bool | None = None
 
     @classmethod

@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy as _
 
 from apps.core import ids
 from apps.core.errors import InvalidInput
-from apps.tasks import placement, retry
+from apps.tasks import limits, placement, retry
 from apps.tasks.errors import NotAvailable
 from apps.tasks.execution import (
     DEFAULT_GRACE_MS,
@@ -28,6 +28,7 @@ from apps.tasks.execution import (
     Script,
     Shell,
 )
+from apps.tasks.limits import Limits
 from apps.tasks.models import MAX_PARALLEL, Task
 from apps.tasks.retry import RetryRule, RuleRefused
 from apps.vault import recipes
@@ -263,6 +264,13 @@ def _requires(value: Any) -> str:
         raise Refused(refused.sentence) from None
 
 
+def _limits(value: Any) -> Limits:
+    try:
+        return limits.read(value)
+    except limits.LimitsRefused as refused:
+        raise Refused(refused.sentence) from None
+
+
 def _only(defaults: Iterable[Any]) -> Rule:
     """A field of a later work order: its default, or NotAvailable."""
     known = list(defaults)
@@ -303,5 +311,6 @@ RULES: dict[str, Rule] = {
     "retry": _default(None, _retry),
     "labels": _default([], _labels),
     "requires": _default(placement.ANYWHERE, _requires),
+    "limits": _default(limits.NONE, _limits),
     "pinned": _default(False, _flag),
 }

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from apps.dispatch.carried import never_started, read_left, remove_folder
-from apps.dispatch.launcher import client, confine
+from apps.dispatch.launcher import cgroups, client, confine
 from apps.dispatch.launcher.homes import PASSABLE
-from apps.dispatch.launcher.spec import CommandBody, RunAs, ScriptBody, SpecError, parse
+from apps.dispatch.launcher.spec import CommandBody, Limits, RunAs, ScriptBody, SpecError, parse
 from tests.dispatch.shim_kit import PATH, Kit, Live, alive, until
 
 pytestmark = pytest.mark.skipif(not confine.may_switch(), reason="needs the right to become another user")
@@ -305,6 +305,14 @@ def test_the_next_run_of_a_warm_shim_has_its_own_user(kit: Kit) -> None:
     second.go()
     assert second.end() == 0
     assert second.log.split()[0] == str(os.geteuid()).encode()
+
+
+@pytest.mark.skipif("processes" in cgroups.kept()[1], reason="control groups count them here")
+def test_processes_are_counted_for_the_user_where_there_are_no_groups(kit: Kit) -> None:
+    source = "import os\nfor n in range(9):\n  if not os.fork():\n    import time; time.sleep(9)"
+    live = kit.run(python(source), limits=Limits(processes=4), **user(kit))
+    assert b"counts all scripts of the same user" in live.log and b"BlockingIOError" in live.log
+    assert read_left(Path(live.spec.attempt_dir)).cause == "leftover"
 
 
 def test_without_the_right_nothing_is_started(kit: Kit) -> None:

@@ -170,14 +170,11 @@ def _groups(provider: Provider, claims: Mapping[str, Any]) -> frozenset[str]:
 def _assurance(provider: Provider, claims: tokens.Claims) -> Assurance:
     """Strong only when this very token says so with a value that is on the list (§6.4.6)."""
     methods = claims.get("amr")
-    told = {claims.get("acr"), *(methods if isinstance(methods, list) else [])} if _plain(methods) else set()
+    values = [claims.get("acr"), *(methods if isinstance(methods, list) else [])]
+    told = {value for value in values if isinstance(value, str)}
     if told & provider.hardware:
         return Assurance.HARDWARE
     return Assurance.MULTI_FACTOR if told & provider.multi_factor else Assurance.SINGLE_FACTOR
-
-
-def _plain(methods: object) -> bool:
-    return not isinstance(methods, list) or all(isinstance(one, str) for one in methods)
 
 
 def _told_error(answer: http.Answer) -> str:

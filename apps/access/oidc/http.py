@@ -88,10 +88,10 @@ def _call(method: str, url: str, body: bytes | None, headers: dict[str, str]) ->
         raise ProviderUnreachable("timeout" if watch.rang else "tls") from None
     except TimeoutError:
         raise ProviderUnreachable("timeout") from None
-    except OSError:
-        raise ProviderUnreachable("timeout" if watch.rang else "connection_refused") from None
     except (http.client.HTTPException, ValueError):
         raise ProviderUnreachable("timeout" if watch.rang else "protocol") from None
+    except OSError:
+        raise ProviderUnreachable("timeout" if watch.rang else "connection_refused") from None
     if watch.rang:
         raise ProviderUnreachable("timeout")
     if len(text) > MAX_BYTES:

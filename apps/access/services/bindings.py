@@ -9,6 +9,8 @@ from apps.core.errors import NotFound
 from apps.identity import queries as identity
 from apps.identity import services as directory
 from apps.identity.principals import PolicySubject
+from apps.projects.services import follow_roles
+from apps.projects.services.derived import SOURCES
 
 
 @db.write_transaction
@@ -44,7 +46,9 @@ def revoke_method(
     origin: str,
     even_last: bool = False,
 ) -> int:
-    """Takes a way to sign in from `subject` and ends the sessions that came by it; returns the new version.
+    """Takes a way to sign in from `subject`, the sessions that came by it and the roles that followed from it.
+
+    Returns the new version.
 
     Raises NotFound unless it is an active one of theirs, and LastMethod for their only one unless `even_last`.
     """
@@ -63,4 +67,9 @@ def revoke_method(
         origin=origin,
     )
     end_sessions(subject.id, actor=actor, origin=origin, provider=provider, provider_subject=provider_subject)
+    if provider.startswith(SOURCES) and all(
+        left.provider != provider for left in identity.bindings_of(subject.id)
+    ):
+        # Nobody would look at them again.
+        follow_roles(subject, provider, {})
     return version

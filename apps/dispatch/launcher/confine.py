@@ -72,12 +72,9 @@ def become(uid: int, gid: int, groups: tuple[int, ...]) -> None:
         or set(os.getgroups()) != set(groups)
     ):
         raise OSError(errno.EPERM, "the switch did not take")
-    for take_back in (lambda: os.setresuid(0, 0, 0), lambda: os.setgroups([])):
-        try:
-            take_back()
-        except PermissionError:
-            continue
-        raise OSError(errno.EPERM, "the switch can be taken back")
+    with suppress(PermissionError):
+        os.setresuid(0, 0, 0)
+        raise OSError(errno.EBUSY, "the switch can be taken back")
 
 
 class Confinement:

@@ -55,6 +55,8 @@ RECEIPT_PAUSE_S = 1.0
 STOPPED_BEFORE_BODY = 128 + 15
 NEVER_REAPED = 128 + 9
 BROKEN = 255
+# What the kernel counts finely for its limit is told in hundredths.
+TIMES_S = 0.1
 # Only what cost little stays warm: a shim that has seen much has grown, and a long run gains nothing.
 WARM_RUN_S = 10.0
 WARM_BYTES = 65_536
@@ -447,7 +449,7 @@ class Run:
             and limits is not None
             and limits.cpu_seconds is not None
             and code in programs.CPU_ENDED
-            and _children_s() - self._cpu_s >= limits.cpu_seconds
+            and _children_s() - self._cpu_s >= limits.cpu_seconds - TIMES_S
         ):
             met = "cpu_seconds"
         if met is None:

@@ -35,15 +35,13 @@ class End:
     has_output: bool = False
     output_code: str | None = None
     proof: Mapping[str, Any] | None = None
+    limit: str | None = None
 
     @property
     def told(self) -> dict[str, Any] | None:
-        """What the attempt's last event says of the stop."""
-        return (
-            {"cause": self.cause, **({"stopped": dict(self.proof)} if self.proof else {})}
-            if self.cause
-            else None
-        )
+        """What the attempt's last event says of the stop, and of a limit that was met."""
+        said = {"cause": self.cause, "stopped": self.proof and dict(self.proof), "limit": self.limit}
+        return {name: value for name, value in said.items() if value} or None
 
 
 def outcome(run: Run, exit_code: int) -> tuple[str, Failure | None]:
@@ -100,6 +98,8 @@ def apply(
     if end.cause == "deadline" and run.cancel_requested_at is None:
         change.request_cancel("timeout", at, ACTOR)
     to, failure = ("succeeded", None) if _in_time(run, attempt, end) else outcome(run, receipt.exit_code)
+    if to == "failed" and end.limit is not None:
+        failure = Failure(FAILED.code, f"the limit {end.limit} was met")
     key = f"primary-completion:{attempt.pk}:{receipt.callback_sequence}"
     change.move_attempt(
         to, at, ACTOR, failure=failure, dedupe_key=f"{key}:attempt",

@@ -48,7 +48,7 @@ def execute() -> NoReturn:
 
 def end_old() -> None:
     """Ends the launcher of an `up` that was killed, so that a new version takes over; its shims live on."""
-    pid = _peer()
+    pid = peer()
     if pid is None:
         return
     with contextlib.suppress(ProcessLookupError):
@@ -64,7 +64,7 @@ def end_old() -> None:
 
 def reachable() -> bool:
     """Whether a launcher of this node listens."""
-    return _peer() is not None
+    return peer() is not None
 
 
 def wait_ready(seconds: float) -> bool:
@@ -75,7 +75,7 @@ def wait_ready(seconds: float) -> bool:
     return found
 
 
-def _peer() -> int | None:
+def peer() -> int | None:
     """The process that listens on the node's launcher socket, as the kernel knows it."""
     folder = Path(settings.NODE_DIR)
     try:

@@ -83,6 +83,9 @@ class Callback(View):
     http_method_names = ["get"]
 
     def get(self, request: HttpRequest, alias: str = FIRST) -> HttpResponse:
+        # No page that comes of it repeats code and state, or leads back here; what was sent stays in `GET`.
+        request.GET = request.GET
+        request.path, request.META["QUERY_STRING"] = reverse("login"), ""
         try:
             provider = providers.find(alias)
             flow = flows.take(request, alias)
@@ -204,6 +207,8 @@ def failed(
         "next": target,
     }
     response = render(request, "access/single_sign_on_failed.html", context, status=failure.status)
+    # Django would write a line for each 503, and anybody could fill a disk while a provider is down.
+    response._has_been_logged = True  # type: ignore[attr-defined]
     add_never_cache_headers(response)
     return response
 
