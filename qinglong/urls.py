@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.urls import URLPattern, URLResolver, include, path
 
+from apps.access.exchange import Exchange
 from apps.triggers.api.hooks import Hook
 
 # One line per app; each brings its own `urlpatterns`.
@@ -19,6 +20,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path(API, include("apps.triggers.api.urls")),
     path(API, include("apps.dispatch.api")),
     path(API, include("apps.runs.api.urls")),
+    path("oauth/token", Exchange.as_view(), name="exchange"),
     path("hooks/<str:secret>", Hook.as_view(), name="hook"),
     path("", include("apps.panel.urls")),
 ]

@@ -29,6 +29,7 @@ from apps.access.serializers import (
     read_body,
     read_changes,
 )
+from apps.access.services.sessions import require_fresh
 from apps.core import ids, pages
 from apps.core.errors import Forbidden, InvalidInput, NotFound, PreconditionMissing, Unauthenticated
 from apps.identity.principals import Principal
@@ -85,11 +86,13 @@ _CHECKS = frozenset(
 class Endpoint(APIView):
     """A view that declares, per method, what a caller needs: permission, scope, SIGNED_IN or ADMINISTRATOR.
 
-    HEAD follows GET. A method without an entry is refused. Outside a project a permission is a matter of the
-    credential's scopes only: the view shows what the caller has a role for.
+    Methods in `fresh` need a session whose person proved it lately. HEAD follows GET. A method without an entry is
+    refused. Outside a project a permission is a matter of the credential's scopes only: the view shows what the
+    caller has a role for.
     """
 
     permissions: ClassVar[Mapping[str, str]] = {}
+    fresh: ClassVar[frozenset[str]] = frozenset()
     permission_classes = ()
     parser_classes = (StrictJSONParser,)
     schema = EndpointSchema()
@@ -121,7 +124,7 @@ class Endpoint(APIView):
             raise LengthRequired
 
     def check_permissions(self, request: Request) -> None:
-        """Raises Unauthenticated, MethodNotAllowed, Forbidden, NotFound, ApprovalRequired."""
+        """Raises Unauthenticated, MethodNotAllowed, Forbidden, NotFound, ApprovalRequired, SessionNotFresh."""
         if getattr(request, "principal", None) is None:
             raise Unauthenticated
         if any("\0" in text for text in self.kwargs.values() if isinstance(text, str)):
@@ -138,6 +141,8 @@ class Endpoint(APIView):
         if needed is None:
             raise Forbidden
         self.require(needed)
+        if method in self.fresh and self.credential.kind == "session":
+            require_fresh(request._request)
 
     def require(self, needed: str) -> None:
         """Checks one declared need against the caller."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.utils.translation import gettext_lazy as _
 
-from apps.core.errors import Conflict, DomainError, Forbidden, Retry, Unauthenticated
+from apps.core.errors import Conflict, DomainError, Forbidden, Retry, Unauthenticated, Unavailable
 
 
 class SignInRefused(Unauthenticated):
@@ -97,3 +97,10 @@ class NotYourself(Conflict):
     code = "not_yourself"
     retry = Retry.NEVER
     message = _("Somebody else must do this to you.")
+
+
+class SessionListUnavailable(Unavailable):
+    """The list of live sessions cannot be asked; no session is let in on a guess (§6.1)."""
+
+    code = "session_list_unavailable"
+    message = _("The list of sessions cannot be read just now.")

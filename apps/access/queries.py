@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from apps.access.models import ApiToken, User
+from django.db import DatabaseError
+from django.db.models import Q, QuerySet
+
+from apps.access.errors import SessionListUnavailable
+from apps.access.models import ApiToken, Application, SignIn, User
 from apps.access.names import MAX_LENGTH, normal
-from apps.core import ids, pages
+from apps.access.sessions import digest_of
+from apps.core import clock, ids, pages
 from apps.identity.principals import PolicySubject
+from apps.identity.queries import Bound, bindings_of
+
+MAX_KEY = 4096
 
 
 def find_account(username: str) -> User | None:
@@ -26,7 +34,9 @@ def page_tokens(
 
     `project_id` limits them to those of one project.
     """
-    rows = ApiToken.objects.filter(subject_id=owner.id, revoked_at=None).select_related("project")
+    rows = ApiToken.objects.filter(
+        subject_id=owner.id, revoked_at=None, kind__in=(ApiToken.Kind.TOKEN, ApiToken.Kind.CLIENT)
+    ).select_related("project")
     if project_id is not None:
         rows = rows.filter(project=project_id)
     return pages.paginate(
@@ -37,3 +47,100 @@ def page_tokens(
         limit=limit,
         cursor=cursor,
     )
+
+
+def is_active(key: str, platform: str) -> bool:
+    """Whether a session key is on the list of live sessions of that kind of device (§6.1).
+
+    Raises SessionListUnavailable for a key that can be none, ValueError for a platform that there is not.
+    """
+    if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY:
+        raise SessionListUnavailable
+    if platform not in SignIn.Platform.values:
+        raise ValueError("not a platform")
+    try:
+        return SignIn.objects.filter(
+            digest=digest_of(key), platform=platform, expires_at__gt=clock.now()
+        ).exists()
+    except DatabaseError as error:
+        raise SessionListUnavailable from error
+
+
+def page_sessions(
+    subject_id: str, *, limit: int = pages.DEFAULT_LIMIT, cursor: str | None = None
+) -> pages.Page[SignIn]:
+    """The live sessions of a person, newest first."""
+    return pages.paginate(
+        _live(subject_id),
+        [pages.moment("created_at", descending=True), pages.identifier(descending=True)],
+        kind="sessions",
+        scope={"subject": subject_id},
+        limit=limit,
+        cursor=cursor,
+    )
+
+
+def sessions_of(subject_id: str) -> list[SignIn]:
+    """All live sessions of a person (at most 128), the one seen last first."""
+    return list(_live(subject_id).order_by("-last_seen_at", "-id"))
+
+
+def count_sessions(subject_id: str) -> int:
+    """How many sessions of a person live."""
+    return _live(subject_id).count()
+
+
+def count_tokens(subject_id: str) -> int:
+    """How many tokens and client secrets of a subject work, or would if it were enabled."""
+    now = clock.now()
+    alive = Q(expires_at=None) | Q(expires_at__gt=now)
+    rows = ApiToken.objects.filter(alive, subject_id=subject_id, revoked_at=None)
+    return rows.exclude(kind=ApiToken.Kind.ACCESS).count()
+
+
+def ways_of(subject_id: str) -> list[Bound]:
+    """Every way a person can sign in now."""
+    return bindings_of(subject_id)
+
+
+def find_person(subject_id: str) -> User | None:
+    """The account of a subject, with it."""
+    if not ids.is_text_id(subject_id, 255):
+        return None
+    return User.objects.select_related("subject").filter(subject=subject_id).first()
+
+
+def page_people(
+    *, limit: int = pages.DEFAULT_LIMIT, cursor: str | None = None, status: str | None = None
+) -> pages.Page[User]:
+    """All people by age of the account, each with its subject."""
+    rows = User.objects.select_related("subject")
+    if status is not None:
+        rows = rows.filter(subject__status=status)
+    keys = [pages.moment("created_at"), pages.identifier()]
+    return pages.paginate(rows, keys, kind="people", scope={"status": status}, limit=limit, cursor=cursor)
+
+
+def find_application(subject_id: str) -> Application | None:
+    """An application with its subject."""
+    if not ids.is_text_id(subject_id, 255):
+        return None
+    return Application.objects.select_related("subject").filter(pk=subject_id).first()
+
+
+def page_applications(
+    *, limit: int = pages.DEFAULT_LIMIT, cursor: str | None = None
+) -> pages.Page[Application]:
+    """All applications, newest first, each with its subject."""
+    return pages.paginate(
+        Application.objects.select_related("subject"),
+        [pages.moment("created_at", descending=True), pages.Key("subject_id", descending=True)],
+        kind="applications",
+        scope={},
+        limit=limit,
+        cursor=cursor,
+    )
+
+
+def _live(subject_id: str) -> QuerySet[SignIn]:
+    return SignIn.objects.filter(user__subject=subject_id, expires_at__gt=clock.now())

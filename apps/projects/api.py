@@ -145,6 +145,7 @@ class OneProject(ProjectEndpoint):
 
 class RoleBindings(ProjectEndpoint):
     permissions = {"GET": "project.read", "POST": "policy.manage"}
+    fresh = frozenset({"POST"})
     while_archived = frozenset({"POST"})
 
     @describe(

@@ -1,4 +1,4 @@
-"""Who am I, my tokens, and the description of the API itself."""
+"""Who am I, where am I signed in, and the description of the API itself."""
 
 from __future__ import annotations
 
@@ -31,12 +31,8 @@ from apps.access.endpoints import (
     page_of,
     page_response,
     paged,
-    read_body,
 )
-from apps.access.errors import SessionNotFresh
-from apps.access.models import ApiToken, User
-from apps.access.scopes import MAX_SCOPES
-from apps.projects.queries import find as find_project
+from apps.access.models import User
 from apps.projects.queries import roles_of
 
 
@@ -57,38 +53,6 @@ class MeSerializer(StrictSerializer):
     authenticated_at = MomentField()
     scopes = serializers.ListField(child=serializers.CharField(), allow_null=True)
     roles = RoleSerializer(many=True)
-
-
-class TokenSerializer(StrictSerializer):
-    """A token, without its secret. `project` limits it to one project."""
-
-    id = serializers.UUIDField()
-    name = serializers.CharField()
-    scopes = serializers.ListField(child=serializers.CharField())
-    project = ReferenceSerializer(allow_null=True)
-    created_at = MomentField()
-    expires_at = MomentField(allow_null=True)
-    last_used_at = MomentField(allow_null=True)
-
-
-class NewTokenSerializer(StrictSerializer):
-    """Scopes are permissions, `*`, `token.manage` and `instance.manage`; `*` leaves out what must be named."""
-
-    name = serializers.CharField(max_length=128, trim_whitespace=False)
-    scopes = serializers.ListField(child=serializers.CharField(max_length=255), max_length=MAX_SCOPES)
-    project = serializers.CharField(max_length=128, required=False, allow_null=True, help_text="Id or slug.")
-    expires_at = MomentField(required=False, allow_null=True)
-
-
-class CreatedTokenSerializer(TokenSerializer):
-    """A new token with its secret, which is shown only here."""
-
-    token = serializers.CharField()
-
-
-def represent(token: ApiToken) -> dict[str, Any]:
-    """A token as the API shows it."""
-    return dict(TokenSerializer(token).data)
 
 
 class Me(Endpoint):
@@ -113,45 +77,43 @@ class Me(Endpoint):
         return Response(MeSerializer(document).data)
 
 
-class Tokens(Endpoint):
-    permissions = {"GET": SIGNED_IN, "POST": TOKEN_MANAGE}
+class SessionSerializer(StrictSerializer):
+    """A live session of the caller. `current` is the one that asks."""
 
-    @describe(summary="List your tokens", parameters=PAGE_PARAMETERS, responses=paged(TokenSerializer))
-    def get(self, request: Request) -> Response:
-        page = queries.page_tokens(
-            self.principal.subject, project_id=self.credential.project_id, **page_of(request)
-        )
-        return page_response(page, represent)
+    id = serializers.UUIDField()
+    platform = serializers.CharField()
+    method = serializers.CharField()
+    assurance = serializers.CharField()
+    address = serializers.CharField()
+    agent = serializers.CharField()
+    created_at = MomentField()
+    authenticated_at = MomentField()
+    last_seen_at = MomentField()
+    expires_at = MomentField()
+    current = serializers.BooleanField()
+
+
+class Sessions(Endpoint):
+    permissions = {"GET": TOKEN_MANAGE}
 
     @describe(
-        summary="Make a token",
-        description="A session must be fresh (password within 15 minutes); a token needs `token.manage`.",
-        request=NewTokenSerializer,
-        responses={201: CreatedTokenSerializer},
+        summary="List your live sessions", parameters=PAGE_PARAMETERS, responses=paged(SessionSerializer)
     )
-    def post(self, request: Request) -> Response:
-        if self.credential.kind == "session" and not services.is_fresh(request._request):
-            raise SessionNotFresh
-        values = read_body(NewTokenSerializer, request.data)
-        project = find_project(values["project"]) if values.get("project") else None
-        created = services.create_token(
-            self.principal.subject,
-            name=values["name"],
-            scopes=values["scopes"],
-            project_id=project.id if project else None,
-            expires_at=values.get("expires_at"),
-            maker=self.credential,
-            origin=ORIGIN,
-        )
-        return Response({**represent(created.token), "token": created.secret}, status=201)
+    def get(self, request: Request) -> Response:
+        own = services.session_of(request._request) if self.credential.kind == "session" else None
+        page = queries.page_sessions(self.principal.subject.id, **page_of(request))
+        for row in page.items:
+            row.current = own is not None and row.pk == own.pk  # type: ignore[attr-defined]
+        return page_response(page, lambda row: dict(SessionSerializer(row).data))
 
 
-class OneToken(Endpoint):
+class OneSession(Endpoint):
     permissions = {"DELETE": TOKEN_MANAGE}
 
-    @describe(summary="Revoke a token", responses={204: None})
+    @describe(summary="End one of your sessions", responses={204: None})
     def delete(self, request: Request, id: UUID) -> Response:
-        services.revoke_token(self.principal.subject, id, maker=self.credential, origin=ORIGIN)
+        subject = self.principal.subject
+        services.end_session(subject.id, id, actor=subject, origin=ORIGIN)
         return Response(status=204)
 
 
@@ -180,8 +142,8 @@ def _document(language: str) -> dict[str, Any]:
 
 urlpatterns = [
     path("me", Me.as_view()),
-    path("tokens", Tokens.as_view()),
-    path("tokens/<uuid:id>", OneToken.as_view()),
+    path("sessions", Sessions.as_view()),
+    path("sessions/<uuid:id>", OneSession.as_view()),
     path("schema", Schema.as_view(), name="api-schema"),
     path("docs", Docs.as_view(), name="api-docs"),
 ]
