@@ -128,6 +128,12 @@ def find_application(subject_id: str) -> Application | None:
     return Application.objects.select_related("subject").filter(pk=subject_id).first()
 
 
+def application_named(name: str) -> Application | None:
+    """The application of exactly this name, where there is just one."""
+    found = list(Application.objects.select_related("subject").filter(name=name)[:2])
+    return found[0] if len(found) == 1 else None
+
+
 def page_applications(
     *, limit: int = pages.DEFAULT_LIMIT, cursor: str | None = None
 ) -> pages.Page[Application]:

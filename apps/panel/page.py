@@ -27,7 +27,7 @@ from django.utils.translation import gettext as _
 from django.views import View
 
 from apps.core.errors import DomainError, Forbidden, InvalidInput, NotFound
-from apps.panel import navigation, queries, trouble
+from apps.panel import confirming, navigation, queries, trouble
 from apps.panel.visitors import Visitor, visitor_of, zone_of
 from apps.projects import policy
 from apps.projects.models import Project
@@ -43,10 +43,12 @@ class Page(View):
 
     `permissions` names for each method the project permission it needs, or SIGNED_IN, or ADMINISTRATOR; a method
     that is not named is refused. With a project permission the URL carries `p`, or `locate` finds the project.
-    `part` is the template of what the page keeps fresh; a page with several names them in `parts`.
+    With `fresh` a POST needs a person who proved lately who they are. `part` is the template of what the page keeps
+    up to date; a page with several names them in `parts`.
     """
 
     permissions: ClassVar[dict[str, str]] = {}
+    fresh: ClassVar[bool] = False
     template: ClassVar[str] = ""
     part: ClassVar[str] = ""
     parts: ClassVar[dict[str, str]] = {}
@@ -66,7 +68,8 @@ class Page(View):
             _refuse_nul(request, kwargs)
             with timezone.override(zone_of(request)):
                 self.decide(request, **kwargs)
-                response = super().dispatch(request, *args, **kwargs)
+                asked = confirming.ask(self) if self.fresh and request.method == "POST" else None
+                response = super().dispatch(request, *args, **kwargs) if asked is None else asked
         except DomainError as error:
             return trouble.page(request, error)
         add_never_cache_headers(response)

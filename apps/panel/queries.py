@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from uuid import UUID
 
-from apps.access.models import User
+from apps.access.models import Application, User
 from apps.core import clock
 from apps.dispatch.queries import waiting_for
 from apps.projects.queries import current_bindings
@@ -43,9 +43,11 @@ class SkipRow:
 
 
 def names(subject_ids: Iterable[str | None]) -> Mapping[str, str]:
-    """User names by subject id, for showing who did something; one query."""
+    """Names of people and applications by subject id, for showing who did something; one query."""
     wanted = {subject_id for subject_id in subject_ids if subject_id}
-    return dict(User.objects.filter(subject_id__in=wanted).values_list("subject_id", "username"))
+    people = User.objects.filter(subject_id__in=wanted).values_list("subject_id", "username")
+    applications = Application.objects.filter(subject_id__in=wanted).values_list("subject_id", "name")
+    return dict(people.union(applications))
 
 
 def run_rows(runs: Sequence[Run]) -> list[RunRow]:

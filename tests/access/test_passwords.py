@@ -17,11 +17,13 @@ from django.utils import timezone
 
 from apps.access import hashing
 from apps.access.errors import TooManyAttempts
+from apps.access.models import SignIn
 from apps.audit.models import AuditEntry
 from apps.identity.services import set_subject_status
 from qinglong.environment import _networks
 from qinglong.proxy import Proxied
-from tests.people import PASSWORD, ROOT, account
+from tests.conftest import Time
+from tests.people import PASSWORD, ROOT, account, member, signed_in
 
 pytestmark = pytest.mark.django_db
 LOGIN = "/panel/login/"
@@ -203,3 +205,16 @@ def test_one_hash_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
         thread.join()
     connection.close() if not connection.in_atomic_block else None
     assert at_once == [1, 1, 1, 1]
+def test_a_new_password_ends_the_other_sessions(time: Time) -> None:
+    user = member("viewer", "ann")
+    here, other = signed_in(user), signed_in(user)
+    page = "/panel/security/password/"
+    answer = here.post(page, {"current": "wrong", "password": "another long phrase 9"})
+    assert answer.status_code == 401 and SignIn.objects.count() == 2
+    answer = here.post(page, {"current": PASSWORD, "password": "short"})
+    assert answer.status_code == 400 and SignIn.objects.count() == 2
+    answer = here.post(page, {"current": PASSWORD, "password": "another long phrase 9"})
+    assert answer.status_code == 302
+    assert here.get("/api/v3/me").status_code == 200 and other.get("/api/v3/me").status_code == 401
+    assert guess("ann", PASSWORD) == 401 and guess("ann", "another long phrase 9") == 302
+    assert AuditEntry.objects.filter(action="password.changed").count() == 1

@@ -59,8 +59,16 @@ def begin_code_app(user: User, host: str) -> Enrolment:
         PURPOSE, project_id=_INSTANCE, holder=_holder(user), value=secret, schema_id="code-app.v1"
     )
     CodeApp.objects.create(user=user, name="", confirmed=False, key=sealed, created_at=clock.now())
-    label = quote(f"QingLong:{user.username}@{host}", safe="")
-    return Enrolment(secret, f"otpauth://totp/{label}?{urlencode({'secret': secret, 'issuer': 'QingLong'})}")
+    return Enrolment(secret, _uri(user, host, secret))
+
+
+def pending_code_app(user: User, host: str) -> Enrolment | None:
+    """The key that was made within 30 minutes and is not in use yet, to be shown again; None without one."""
+    app = _begun(user)
+    if app is None:
+        return None
+    secret = sealing.unseal(app.key_id, PURPOSE, project_id=_INSTANCE, holder=_holder(user))
+    return Enrolment(secret, _uri(user, host, secret))
 
 
 def confirm_code_app(user: User, code: str) -> list[str]:
@@ -75,9 +83,7 @@ def confirm_code_app(user: User, code: str) -> list[str]:
 @db.write_transaction
 def _confirm(user: User, code: str) -> list[str] | Exception:
     _lock(user)
-    app = CodeApp.objects.filter(
-        user=user, confirmed=False, created_at__gt=clock.now() - ENROLMENT_MAX
-    ).first()
+    app = _begun(user)
     if app is None:
         raise NotFound
     refusal = _take(app, code)
@@ -211,6 +217,16 @@ def _new_recovery_codes(user: User) -> list[str]:
 def _digest(user: User, plain: str) -> str:
     # 79 random bits each: a plain digest is enough, nobody tries them all.
     return canonical.sha256(f"recovery\0{user.pk}\0{plain}")
+
+
+def _begun(user: User) -> CodeApp | None:
+    since = clock.now() - ENROLMENT_MAX
+    return CodeApp.objects.filter(user=user, confirmed=False, created_at__gt=since).first()
+
+
+def _uri(user: User, host: str, secret: str) -> str:
+    label = quote(f"QingLong:{user.username}@{host}", safe="")
+    return f"otpauth://totp/{label}?{urlencode({'secret': secret, 'issuer': 'QingLong'})}"
 
 
 def _drop(app: CodeApp) -> None:

@@ -22,6 +22,7 @@ from apps.panel.page import ADMINISTRATOR, ORIGIN, Page
 @method_decorator(sensitive_post_parameters("password"), name="dispatch")
 class People(Page):
     permissions = {"GET": ADMINISTRATOR, "POST": ADMINISTRATOR}
+    fresh = True
     template = "panel/people.html"
     section = "people"
     title = gettext_lazy("People")

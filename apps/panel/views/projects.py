@@ -9,7 +9,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from apps.access.queries import find_account
+from apps.access.queries import application_named, find_account, find_application
 from apps.core import ids
 from apps.core.errors import DomainError, InvalidInput
 from apps.identity.principals import PolicySubject
@@ -104,6 +104,7 @@ class ChangeRole(Action):
     """Grants, changes or revokes a role."""
 
     permissions = {"POST": "policy.manage"}
+    fresh = True
 
     def act(self, p: str) -> HttpResponse:
         role = self.request.POST.get("role") or None
@@ -127,15 +128,19 @@ class ChangeRole(Action):
         return self.back("panel:project", kwargs["p"])
 
     def _subject(self) -> tuple[PolicySubject, str]:
-        """From a row the pair it shows, from the form the account of that name."""
+        """From a row the pair it shows, from the form the account or application of that name."""
         post = self.request.POST
         if post.get("subject_id"):
             subject = PolicySubject(post.get("subject_type", ""), post["subject_id"])
             return subject, queries.names([subject.id]).get(subject.id, subject.id)
-        user = find_account(post.get("username", "").strip())
-        if user is None:
-            raise InvalidInput.field("username", _("There is no account of this name."))
-        return PolicySubject("user", user.subject_id), user.username
+        name = post.get("username", "").strip()
+        user = find_account(name)
+        if user is not None:
+            return PolicySubject("user", user.subject_id), user.username
+        application = find_application(name) or application_named(name)
+        if application is None:
+            raise InvalidInput.field("username", _("There is no account or application of this name."))
+        return PolicySubject(application.subject.type, application.pk), application.name
 
     def _expected(self, subject: PolicySubject) -> int:
         """From a row the version it shows; a person who is named anew has the newest there is."""

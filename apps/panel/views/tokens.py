@@ -13,9 +13,10 @@ from django.utils.translation import gettext_lazy, pgettext_lazy
 
 from apps.access.models import ApiToken
 from apps.access.scopes import Credential
-from apps.access.services import create_token, is_fresh, revoke_token
+from apps.access.services import create_token, revoke_token, rotate_token
 from apps.core import clock, pages
 from apps.core.errors import DomainError, InvalidInput
+from apps.identity.principals import PolicySubject
 from apps.panel.page import ORIGIN, SIGNED_IN, Action, Page
 from apps.projects import permissions
 
@@ -35,25 +36,33 @@ _READ = ("project.read", "task.read", "run.read", "artifact.read")
 
 
 class Tokens(Page):
+    """Lists and makes the tokens of one subject: the visitor, or an application in a page built on this one."""
+
     permissions = {"GET": SIGNED_IN, "POST": SIGNED_IN}
+    fresh = True
     template = "panel/tokens.html"
     section = "tokens"
     title = gettext_lazy("My tokens")
 
-    def get(self, request: HttpRequest) -> HttpResponse:
+    def owner(self) -> PolicySubject:
+        """Whose tokens."""
+        return self.visitor.principal.subject
+
+    def get(self, request: HttpRequest, **kwargs: Any) -> HttpResponse:
         return self.list_page()
 
-    def post(self, request: HttpRequest) -> HttpResponse:
-        if not is_fresh(request):
-            return self.list_page(403, sent=request.POST)
+    def post(self, request: HttpRequest, **kwargs: Any) -> HttpResponse:
         try:
             created = create_token(
-                self.visitor.principal.subject,
+                self.owner(),
                 name=request.POST.get("name", ""),
                 scopes=_scopes(request),
                 project_id=self._project_id(request),
                 expires_at=_expiry(request),
-                maker=_session(self),
+                addresses=request.POST.get("addresses", "")[:4096].replace(",", " ").split(),
+                kind=self.kind(request),
+                maker=credential(self),
+                actor=self.visitor.principal.subject,
                 origin=ORIGIN,
             )
         except DomainError as refusal:
@@ -63,17 +72,23 @@ class Tokens(Page):
             return self.list_page(refusal.status, sent=request.POST, errors=errors)
         return self.list_page(201, created=created)
 
+    def kind(self, request: HttpRequest) -> str:
+        """People have tokens only."""
+        return ApiToken.Kind.TOKEN
+
     def _project_id(self, request: HttpRequest) -> str | None:
         wanted = request.POST.get("project")
         return self.visitor.project(wanted).pk if wanted else None
 
     def list_page(self, status: int = 200, **context: Any) -> HttpResponse:
         """The tokens, the form, and after making one its secret."""
+        owner = self.owner()
+        kept = (ApiToken.Kind.TOKEN, ApiToken.Kind.CLIENT)
         page = pages.paginate(
-            ApiToken.objects.filter(subject_id=self.visitor.principal.subject.id).select_related("project"),
+            ApiToken.objects.filter(subject_id=owner.id, kind__in=kept).select_related("project"),
             [pages.moment("created_at"), pages.identifier()],
             kind="panel.tokens",
-            scope={"subject": self.visitor.principal.subject.id},
+            scope={"subject": owner.id},
             cursor=self.request.GET.get("cursor"),
         )
         return self.show(
@@ -83,24 +98,45 @@ class Tokens(Page):
             presets=PRESETS,
             lifetimes=LIFETIMES,
             scopes=sorted(permissions.PERMISSIONS),
-            stale_session=not is_fresh(self.request),
             **context,
         )
+
+
+class RotateToken(Tokens):
+    """A new secret, shown once; the one before works for another day."""
+
+    permissions = {"POST": SIGNED_IN}
+
+    def post(self, request: HttpRequest, **kwargs: Any) -> HttpResponse:
+        created = rotate_token(
+            self.owner(),
+            kwargs["token"],
+            maker=credential(self),
+            actor=self.visitor.principal.subject,
+            origin=ORIGIN,
+        )
+        return self.list_page(201, created=created, rotated=True)
 
 
 class RevokeToken(Action):
     permissions = {"POST": SIGNED_IN}
 
-    def act(self, token: UUID) -> HttpResponse:
-        revoke_token(self.visitor.principal.subject, token, maker=_session(self), origin=ORIGIN)
+    def owner(self) -> PolicySubject:
+        """Whose token."""
+        return self.visitor.principal.subject
+
+    def act(self, token: UUID, **kwargs: Any) -> HttpResponse:
+        actor = self.visitor.principal.subject
+        revoke_token(self.owner(), token, maker=credential(self), actor=actor, origin=ORIGIN)
         self.say(_("Revoked; it stopped working at once."))
-        return HttpResponseRedirect(reverse("panel:tokens"))
+        return self.after(**kwargs)
 
     def after(self, **kwargs: Any) -> HttpResponse:
         return HttpResponseRedirect(reverse("panel:tokens"))
 
 
-def _session(page: Page) -> Credential:
+def credential(page: Page) -> Credential:
+    """What a page makes tokens with: a session, which may give all that its person may."""
     return Credential("session", expires_at=page.visitor.principal.expires_at)
 
 
