@@ -70,8 +70,7 @@ def arrange() -> None:
         for path in [*home.iterdir(), *node.iterdir()]:
             _make_private(path, gates)
         for gate in gates:
-            os.chown(gate, -1, identity.gid, follow_symlinks=False)
-            gate.chmod(GATE)
+            _open(gate, identity.gid)
     except OSError as error:
         raise ConfigurationError(
             "run_as_home_unusable",
@@ -149,6 +148,15 @@ def _look_around(identity: Identity) -> tuple[str, str]:
         if os.access(path, os.R_OK) or os.access(path, os.W_OK):
             return "run_as_can_read", str(path)
     return "", ""
+
+
+def _open(gate: Path, gid: int) -> None:
+    folder = os.open(gate, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fchown(folder, -1, gid)
+        os.fchmod(folder, GATE)
+    finally:
+        os.close(folder)
 
 
 def _make_private(path: Path, gates: list[Path]) -> None:
