@@ -26,7 +26,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 from apps.access.models import SignIn
 from apps.access.oidc import flow as flows
 from apps.access.oidc import metadata, providers
-from apps.access.oidc.errors import Cancelled, ClocksDiffer, SingleSignOnFailed
+from apps.access.oidc.errors import Cancelled, ClocksDiffer, NotBegunHere, SingleSignOnFailed
 from apps.access.services.sessions import require_fresh, session_of
 from apps.core.errors import DomainError
 from apps.panel import trouble
@@ -89,6 +89,10 @@ class Callback(View):
         try:
             provider = providers.find(alias)
             flow = flows.take(request, alias)
+        except NotBegunHere as failure:
+            # Some providers leave the state out when they say no.
+            said_no = "error" in request.GET and "state" not in request.GET
+            return failed(request, Cancelled("without_state") if said_no else failure, provider=provider)
         except SingleSignOnFailed as failure:
             return failed(request, failure)
         try:
