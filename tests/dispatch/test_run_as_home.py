@@ -6,6 +6,7 @@ import os
 import pwd
 import shutil
 import stat
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,6 +84,15 @@ def test_a_home_that_the_user_cannot_reach(place: Path) -> None:
 
 def test_a_home_that_the_user_could_move_away(place: Path) -> None:
     os.chown(place.parent, NOBODY.pw_uid, NOBODY.pw_gid)
+    assert refusal() == "run_as_home_exposed"
+
+
+def test_a_program_that_the_user_could_change(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = place.parent / "bin" / "python"
+    program.parent.mkdir()
+    program.touch()
+    os.chown(program.parent, NOBODY.pw_uid, NOBODY.pw_gid)
+    monkeypatch.setattr(sys, "executable", str(program))
     assert refusal() == "run_as_home_exposed"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from django.test import Client
@@ -204,7 +205,7 @@ def test_the_audit_log_names_people(client: Client) -> None:
 
 
 def test_a_second_person_brings_the_warning_and_a_second_project_the_switch(
-    owner: User, client: Client
+    owner: User, client: Client, settings: Any
 ) -> None:
     html = client.get("/panel/").content.decode()
     assert "QINGLONG_RUN_AS" not in html and "ql-switch" not in html
@@ -213,6 +214,8 @@ def test_a_second_person_brings_the_warning_and_a_second_project_the_switch(
     html = client.get("/panel/").content.decode()
     assert "QINGLONG_RUN_AS" in html and "ql-switch" in html
     assert "QINGLONG_RUN_AS" not in browser(User.objects.get(username="vic")).get("/panel/").content.decode()
+    settings.RUN_AS = "nobody"
+    assert "QINGLONG_RUN_AS" not in client.get("/panel/").content.decode()
     assert client.get("/panel/?project=shop").status_code == 200
     assert client.get("/panel/?project=nowhere").status_code == 404
 
