@@ -15,6 +15,7 @@ from apps.panel.views import (
     run,
     run_stop,
     runs,
+    sign_in_methods,
     tokens,
     workers,
 )
@@ -40,6 +41,8 @@ pages: list[URLPattern | URLResolver] = [
     path("runs/<uuid:run>/log/", run.DownloadLog.as_view(), name="run-log"),
     path("tokens/", tokens.Tokens.as_view(), name="tokens"),
     path("tokens/<uuid:token>/revoke/", tokens.RevokeToken.as_view(), name="token-revoke"),
+    path("sign-in-methods/", sign_in_methods.SignInMethods.as_view(), name="sign-in-methods"),
+    path("sign-in-methods/remove/", sign_in_methods.RemoveProvider.as_view(), name="sign-in-method-remove"),
     path("sign-in-doctor/", login_doctor.LoginDoctor.as_view(), name="login-doctor"),
     path("people/", people.People.as_view(), name="people"),
     path("workers/", workers.Workers.as_view(), name="workers"),

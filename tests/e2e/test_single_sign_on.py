@@ -191,10 +191,12 @@ def test_an_account_adds_the_provider_and_the_doctor_knows(owned: Place, chromiu
     page.locator(".ql-findings li").first.wait_for()
     assert page.locator(".ql-findings li[data-level=failure]").count() == 0
     assert page.get_by_text("taken away").count() == 1 and page.get_by_text("carol", exact=True).count() >= 3
-    form = """(path) => { const form = document.getElementById("act"); form.action = path; form.submit(); }"""
-    page.evaluate(form, "/ql/oidc/link/main/")
+    ann.go("/panel/sign-in-methods/")
+    page.locator("main").get_by_role("button", name="Acme").click()
     ann.at_provider(page, "ann-there")
-    page.wait_for_url(f"{ann.base}/panel/sign-in-doctor/")
+    page.wait_for_url(f"{ann.base}/panel/sign-in-methods/")
+    page.get_by_role("button", name="Take Acme away").wait_for()
+    ann.go("/panel/sign-in-doctor/")
     assert page.get_by_text("added to an account").count() == 1
     assert SECRET not in page.content()
     ann.close()

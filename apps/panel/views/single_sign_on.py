@@ -45,11 +45,14 @@ class Begin(View):
         target = safe_next(request, "")
         try:
             provider = providers.find(alias)
-            if (elsewhere := _at_public_address(request)) is not None:
-                return HttpResponseRedirect(elsewhere)
-            known = metadata.metadata(provider)
         except SingleSignOnFailed as failure:
             return failed(request, failure, target=target)
+        if (elsewhere := _at_public_address(request)) is not None:
+            return HttpResponseRedirect(elsewhere)
+        try:
+            known = metadata.metadata(provider)
+        except SingleSignOnFailed as failure:
+            return failed(request, failure, provider=provider, target=target)
         flow = flows.begin(provider, target, fresh=request.GET.get("fresh") == "1")
         response = HttpResponseRedirect(flows.authorization_url(provider, known, flow))
         flows.keep(request, response, flow)
