@@ -31,6 +31,7 @@ from apps.dispatch.services import adoption, passes, receipts
 from apps.dispatch.services.completion import End
 from apps.dispatch.services.passes import Begun, Claimed, Ended, Failed, News, Prepared, Ready, Stored
 from apps.dispatch.stopper import Stopper
+from apps.runs.retries import NEVER_STARTED_MAX
 
 logger = logging.getLogger("qinglong.dispatch")
 
@@ -349,9 +350,17 @@ class RunSource:
             if item.phase == "launching" and item.failure is None and shim.used:
                 self._start(item)  # it died while it was kept; nothing was started
             elif item.phase in ("launching", "ready") and item.failure is None and not item.unstarted:
-                item.failure = "launcher_failed"
+                self._not_prepared(item)
             elif item.phase in ("going", "running"):
                 item.phase = "ended"
+
+    def _not_prepared(self, item: Carried) -> None:
+        """Its shim died before anything was on record: the run is claimed anew, until that is no accident any more."""
+        if item.lease.lease_generation >= NEVER_STARTED_MAX:
+            item.failure = "launcher_failed"
+        else:
+            item.returned = True
+            self._loop.look_again()
 
     def _go(self, item: Carried) -> None:
         item.phase = "going"
