@@ -9,6 +9,7 @@ from django.contrib.auth.hashers import make_password
 from django.http import HttpRequest
 
 from apps.access.models import User
+from apps.access.oidc import rules
 from apps.access.queries import find_account
 from apps.identity.queries import resolve_authentication_subject
 
@@ -40,5 +41,7 @@ class LocalBackend(BaseBackend):
 
 
 def _may_sign_in(user: User) -> bool:
+    if not rules.may_come_in(user.username, PROVIDER):
+        return False
     subject = resolve_authentication_subject(PROVIDER, str(user.id))
     return subject is not None and subject.id == user.subject_id

@@ -130,6 +130,8 @@ def find_application(subject_id: str) -> Application | None:
 
 def application_named(name: str) -> Application | None:
     """The application of exactly this name, where there is just one."""
+    if not ids.is_text_id(name, 128):
+        return None
     found = list(Application.objects.select_related("subject").filter(name=name)[:2])
     return found[0] if len(found) == 1 else None
 

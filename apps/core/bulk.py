@@ -7,14 +7,16 @@ writes in the house. Table and column names come from models, values are always 
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, date, datetime
-from functools import lru_cache
+from datetime import UTC, datetime
+from functools import cache, lru_cache
 from typing import Any, TypeVar
 from uuid import UUID
 
-from django.db import connection
+import orjson
+from django.db import DEFAULT_DB_ALIAS, connection, connections
 from django.db.models import (
     BooleanField,
     CharField,
@@ -29,24 +31,43 @@ from django.db.models import (
     UUIDField,
 )
 
+from apps.core.rounds import Rounds
+
 M = TypeVar("M", bound=Model)
 
 _SQLITE_ROWS = 200
+
+
+class _Open(threading.local):
+    rounds: Rounds | None = None
+
+
+_open = _Open()
 
 
 @contextmanager
 def together() -> Iterator[None]:
     """Lets the statements of the block travel together and their answers come back together, on PostgreSQL.
 
-    For the functions of this module only: the ORM needs each answer at once. Whoever wants an answer asks the
-    `…_later` functions and calls what they return, after the last statement of a round.
+    For the functions of this module only: what the ORM asks meanwhile goes before what waits. Whoever wants an
+    answer asks the `…_later` functions and calls what they return, after the last statement of a round.
     """
-    if connection.vendor != "postgresql":
+    if vendor() != "postgresql":
         yield
         return
     connection.ensure_connection()
-    with connection.wrap_database_errors, connection.connection.pipeline():
+    _open.rounds = rounds = Rounds(connections[DEFAULT_DB_ALIAS])
+    try:
         yield
+        rounds.send()
+    finally:
+        _open.rounds = None
+
+
+@cache
+def vendor() -> str:
+    """The engine's name, without a look through the framework's proxies."""
+    return connection.vendor
 
 
 def insert_rows(model: type[Model], columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
@@ -105,7 +126,7 @@ def update_rows_later(
 ) -> Callable[[], set[Any]]:
     """The same, with the answer when it is called for."""
     fields = _fields(model, (*keys, *columns))
-    before, after = _update_sql(model, tuple(keys), tuple(columns), condition, increment, connection.vendor)
+    before, after = _update_sql(model, tuple(keys), tuple(columns), condition, increment, vendor())
     return _keys(
         model, [_execute(before + values + after, params) for values, params in _values(fields, rows)]
     )
@@ -140,15 +161,17 @@ def _update_sql(
 
 def _insert_sql(model: type[Model], fields: Sequence[Field[Any, Any]], values: str) -> str:
     names = ", ".join(f'"{field.column}"' for field in fields)
-    body = f"VALUES {values}" if connection.vendor == "sqlite" else f"SELECT * FROM {values}"
+    body = f"VALUES {values}" if vendor() == "sqlite" else f"SELECT * FROM {values}"
     return f'INSERT INTO "{model._meta.db_table}" ({names}) {body}'
 
 
 def _execute(sql: str, params: Sequence[Any]) -> Callable[[], list[Any]]:
     """Sends a statement; what it returns gives the rows it answered, as they were at that moment."""
+    if _open.rounds is not None:
+        return _open.rounds.add(sql, params)
     cursor = connection.cursor()
     cursor.execute(sql, params)
-    if connection.vendor == "postgresql":
+    if vendor() == "postgresql":
         return lambda: list(cursor.fetchall())
     # SQLite would read on while later statements change what is read.
     rows = cursor.fetchall()
@@ -173,24 +196,35 @@ def _values(fields: Sequence[Field[Any, Any]], rows: Sequence[Sequence[Any]]) ->
     """
     if not rows:
         return []
-    prepare = [_preparer(field, connection.vendor) for field in fields]
-    prepared = [
-        [
-            value if ready is None or value is None else ready(value)
-            for ready, value in zip(prepare, row, strict=True)
-        ]
-        for row in rows
-    ]
-    if connection.vendor == "sqlite":
+    prepare = [_preparer(field, vendor()) for field in fields]
+    if vendor() == "sqlite":
         one = "(" + ", ".join(["%s"] * len(fields)) + ")"
+        prepared = [
+            [
+                value if ready is None or value is None else ready(value)
+                for ready, value in zip(prepare, row, strict=True)
+            ]
+            for row in rows
+        ]
         return [
             (", ".join([one] * len(batch)), [value for row in batch for value in row])
             for batch in (prepared[i : i + _SQLITE_ROWS] for i in range(0, len(prepared), _SQLITE_ROWS))
         ]
+    names, typed = _record(tuple(fields))
+    records = [dict(zip(names, row, strict=True)) for row in rows]
+    for name, ready in zip(names, prepare, strict=True):
+        if ready is not None:
+            for record in records:
+                if record[name] is not None:
+                    record[name] = ready(record[name])
+    return [(f"json_to_recordset(%s::json) AS v({typed})", [orjson.dumps(records).decode()])]
+
+
+@lru_cache(maxsize=256)
+def _record(fields: tuple[Field[Any, Any], ...]) -> tuple[list[str], str]:
+    """The names of the values, and how PostgreSQL reads them."""
     names = [f"c{index}" for index in range(len(fields))]
-    text = json.dumps([dict(zip(names, row, strict=True)) for row in prepared], separators=(",", ":"))
-    typed = ", ".join(f"{name} {_type(field)}" for name, field in zip(names, fields, strict=True))
-    return [(f"json_to_recordset(%s::json) AS v({typed})", [text])]
+    return names, ", ".join(f"{name} {_type(field)}" for name, field in zip(names, fields, strict=True))
 
 
 @lru_cache(maxsize=512)
@@ -199,14 +233,12 @@ def _preparer(field: Field[Any, Any], vendor: str) -> Callable[[Any], Any] | Non
     target = field.target_field if isinstance(field, ForeignKey) else field
     if isinstance(target, CharField | TextField | IntegerField | BooleanField):
         return None
+    if vendor == "postgresql" and isinstance(target, UUIDField | DateField | JSONField):
+        return None  # a DateTimeField is a DateField; all as JSON has them
     if isinstance(target, UUIDField):
-        return str if vendor == "postgresql" else _uuid_text
+        return _uuid_text
     if isinstance(target, DateTimeField):
-        return datetime.isoformat if vendor == "postgresql" else _time_text
-    if isinstance(target, DateField) and vendor == "postgresql":
-        return date.isoformat
-    if isinstance(target, JSONField) and vendor == "postgresql":
-        return None
+        return _time_text
     return lambda value: field.get_db_prep_save(value, connection)
 
 
@@ -239,11 +271,11 @@ def select_rows_later(
     model: type[M], where: str, params: Sequence[Any] = (), *, order: str = "", lock: bool = False
 ) -> Callable[[], list[M]]:
     """The same, with the answer when it is called for."""
-    names, columns, converters = _columns(model, connection.vendor)
+    names, columns, converters = _columns(model, vendor())
     sql = f'SELECT {columns} FROM "{model._meta.db_table}" WHERE {where}'
     if order:
         sql += f" ORDER BY {order}"
-    if lock and connection.vendor == "postgresql":
+    if lock and vendor() == "postgresql":
         sql += " FOR NO KEY UPDATE"
     answer = _execute(sql, list(params))
 
@@ -279,7 +311,7 @@ def among(model: type[Model], column: str, values: Iterable[Any]) -> tuple[str, 
     """The condition that a column holds one of `values`, in a text that does not depend on how many there are."""
     (field,) = _fields(model, (column,))
     prepared = [field.get_db_prep_value(value, connection) for value in values]
-    if connection.vendor == "sqlite":
+    if vendor() == "sqlite":
         return f'"{field.column}" IN (SELECT value FROM json_each(%s))', [json.dumps(prepared)]
     if isinstance(field.target_field if isinstance(field, ForeignKey) else field, UUIDField):
         # Written here: nothing in it needs quoting.

@@ -14,13 +14,14 @@ from django.db.models import QuerySet
 
 from apps.core import participants
 from apps.core.errors import Busy
+from apps.core.rounds import StatementsForgotten
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Q = TypeVar("Q", bound=QuerySet[Any])
 
 TRIES = 5
-_RETRIED_STATES = frozenset({"40001", "40P01", "55P03"})
+_RETRIED_STATES = frozenset({"40001", "40P01", "55P03", StatementsForgotten.sqlstate})
 _state = threading.local()
 
 

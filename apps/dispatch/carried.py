@@ -27,7 +27,11 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(eq=False)
 class Carried:
-    """`phase`: launching → ready → going → running → ended; adopted ones begin as running without a shim."""
+    """`phase`: launching → ready → going → running → ended.
+
+    Adopted ones have no shim and are `adopted` until it is known that they were let go; `lost_as` says what they are
+    lost as where their shim is gone without a receipt.
+    """
 
     lease: LeaseFence
     folder: Path
@@ -39,6 +43,7 @@ class Carried:
     artifact_id: str = ""
     started_at: datetime | None = None
     failure: str | None = None
+    lost_as: str = ""
     lost: bool = False
     returned: bool = False
     unstarted: bool = False

@@ -11,6 +11,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 
@@ -22,11 +23,16 @@ from django.utils.translation import gettext_lazy as _
 
 from apps.core import health, watchdogs
 from apps.core.errors import DomainError
-from apps.dispatch import interpreters, run_as
+from apps.dispatch import interpreters, recovery, run_as
 from apps.dispatch.launcher import cgroups
+from apps.dispatch.orphans import SHARDS
+from apps.dispatch.services import orphans
 from apps.dispatch.supervisor import launcher
 from apps.vault import keyring
 from qinglong.environment import GATE, ConfigurationError
+
+# The job comes round in half an hour.
+LEFT_FOR = timedelta(hours=2)
 
 
 class Level(StrEnum):
@@ -53,6 +59,7 @@ def examine() -> Iterator[Finding]:
         yield finding
     if reached:
         yield from _stored()
+        yield from _left()
     yield from _keyring()
     yield from _interpreters()
     yield from _node()
@@ -134,6 +141,35 @@ def _stored() -> Iterator[Finding]:
             yield Finding(Level.FAILURE, code, wrong)
             return
         yield Finding(Level.GOOD, good, _("All that this version needs is there."))
+
+
+def _left() -> Iterator[Finding]:
+    """What only a person can judge: runs that nobody touches, and files that nobody could put aside."""
+    try:
+        runs = recovery.ambiguous()
+        found = sum(
+            orphans.audit(start=start, shards=orphans.MAX_SHARDS, min_age=LEFT_FOR).counts["eligible"]
+            for start in range(0, len(SHARDS), orphans.MAX_SHARDS)
+        )
+    except (DatabaseError, OSError):
+        return  # what is wrong there has been said
+    if runs:
+        yield Finding(
+            Level.WARNING,
+            "runs_ambiguous",
+            _("Several attempts are under way of each of these runs, and nobody touches them: %(runs)s")
+            % {"runs": ", ".join(map(str, runs))},
+        )
+    if found:
+        yield Finding(
+            Level.WARNING,
+            "node_leftovers",
+            _(
+                "%(number)s files or folders of this node belong to nobody and were not put aside; "
+                "audit_receipts lists them."
+            )
+            % {"number": found},
+        )
 
 
 def _keyring() -> Iterator[Finding]:

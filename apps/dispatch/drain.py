@@ -7,6 +7,7 @@ signal handler of the cluster's main process, and polled, never read, by whoever
 from __future__ import annotations
 
 import os
+import select
 
 _descriptor: int | None = None
 
@@ -24,6 +25,11 @@ def request() -> None:
     """Asks every process that shares the descriptor to drain; safe in a signal handler, and to repeat."""
     if _descriptor is not None:
         os.eventfd_write(_descriptor, 1)
+
+
+def requested() -> bool:
+    """Whether draining was asked for."""
+    return _descriptor is not None and bool(select.select([_descriptor], [], [], 0)[0])
 
 
 def descriptor() -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from apps.core import control, node, wakeups
-from apps.dispatch.services import deadlines, expiry, orphans
+from apps.dispatch.services import deadlines, expiry, orphans, recovery
 
 # Nodes whose place in the round is remembered.
 _NODES = 64
@@ -33,6 +33,14 @@ def request_timeouts(_cursor: control.Cursor) -> control.Cursor | None:
     return None
 
 
+def recover(_cursor: control.Cursor) -> control.Cursor | None:
+    """Settles runs that have no attempt any more, page by page."""
+    after = recovery.settle_page()
+    while after is not None:
+        after = recovery.settle_page(after)
+    return None
+
+
 def audit_receipts(cursor: control.Cursor) -> control.Cursor | None:
     """Tidies a few folders of the node it happens to run on, the next ones with its next call there."""
     name = node.node_id()
@@ -45,4 +53,5 @@ def register() -> None:
     wakeups.register(wakeups.Cluster("runs", "apps.dispatch.jobs.session"))
     control.register("dispatch.expire_leases", expire_leases, every_ms=5_000)
     control.register("dispatch.request_timeouts", request_timeouts, every_ms=5_000)
+    control.register("dispatch.recover", recover, every_ms=60_000)
     control.register("dispatch.audit_receipts", audit_receipts, every_ms=60_000)

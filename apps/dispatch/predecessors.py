@@ -5,6 +5,7 @@ A lost attempt is one whose word does not count any more, not one whose script i
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ from apps.runs.models import Run, RunAttempt
 
 PAUSE_S = 0.5
 _ENVIRONMENT_MAX = 1 << 20
+
+logger = logging.getLogger("qinglong.dispatch")
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,19 @@ def one(attempt: RunAttempt) -> Predecessor | None:
     except ValueError:
         return None
     return Predecessor(handle, f"\0RUN_FENCE={attempt.run_id}:{attempt.attempt}\0".encode())
+
+
+def stop_lost(attempt: RunAttempt) -> bool:
+    """Asks the shim of a lost attempt of this node to end its tree; whether there still was one.
+
+    A node that was away finds that what it carried was decided without it, and may run elsewhere by now.
+    """
+    found = one(attempt)
+    if found is None or client.inspect(found.handle) != "running":
+        return False
+    logger.warning("run %s was lost here and still runs: it is stopped", attempt.run_id)
+    found.stop()
+    return True
 
 
 class Waiting:

@@ -16,7 +16,7 @@ from django.conf import settings
 from apps.core import clock, db, node
 from apps.core.errors import DomainError
 from apps.dispatch import candidates
-from apps.dispatch.services import adoption, nodes, workers
+from apps.dispatch.services import adoption, escaped, nodes, workers
 
 BEAT_S = 20.0
 # A session asked for is there by then, or something is wrong with it.
@@ -53,7 +53,7 @@ class Presence:
         return True
 
     def _wanted(self) -> bool:
-        if adoption.orphaned(self._node_id, []):
+        if adoption.orphaned(self._node_id, []) or escaped.waiting(self._node_id):
             return True
         self._needs.look_later()()
         return (

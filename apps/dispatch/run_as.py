@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import pwd
 import stat
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import django
 from django.conf import settings
 from django.utils.translation import gettext as _
 
@@ -70,8 +72,7 @@ def arrange() -> None:
         for path in [*home.iterdir(), *node.iterdir()]:
             _make_private(path, gates)
         for gate in gates:
-            os.chown(gate, -1, identity.gid, follow_symlinks=False)
-            gate.chmod(GATE)
+            _open(gate, identity.gid)
     except OSError as error:
         raise ConfigurationError(
             "run_as_home_unusable",
@@ -119,7 +120,7 @@ def _try_out(identity: Identity) -> None:
             "The user of QINGLONG_RUN_AS cannot pass %(path)s to reach its folders."
         ),
         "run_as_home_exposed": _(
-            "The user of QINGLONG_RUN_AS can change %(path)s, on the way to the panel's files."
+            "The user of QINGLONG_RUN_AS can change %(path)s, on the way to the panel's files or programs."
         ),
         "run_as_can_read": _("The user of QINGLONG_RUN_AS can reach into %(path)s, which is the panel's."),
     }
@@ -134,12 +135,19 @@ def _look_around(identity: Identity) -> tuple[str, str]:
         confine.become(identity.uid, identity.gid, identity.groups)
     except OSError:
         return "run_as_not_permitted", ""
-    home = Path(os.path.realpath(settings.HOME))
-    for folder in [*reversed(home.parents), home, home / HOMES]:
+    home = Path(settings.HOME)
+    for folder in _way_to(home / HOMES):
         if not os.access(folder, os.X_OK):
             return "run_as_home_unreachable", str(folder)
-        if os.access(folder, os.W_OK) and not folder.stat().st_mode & stat.S_ISVTX:
-            return "run_as_home_exposed", str(folder)
+    code = [Path(__file__), Path(django.__file__), Path(sys.executable)]
+    for path in (folder for end in (home / HOMES, *code) for folder in _way_to(end)):
+        try:
+            found = path.stat()
+        except PermissionError:  # what lies there is as good as locked
+            continue
+        sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
+        if found.st_uid == identity.uid or (os.access(path, os.W_OK) and not sticky):
+            return "run_as_home_exposed", str(path)
     node = Path(settings.NODE_DIR)
     private = [
         settings.KEYRING_PATH, settings.LOG_ROOT, settings.RUN_DIR, home / "db.sqlite3", home,
@@ -149,6 +157,20 @@ def _look_around(identity: Identity) -> tuple[str, str]:
         if os.access(path, os.R_OK) or os.access(path, os.W_OK):
             return "run_as_can_read", str(path)
     return "", ""
+
+
+def _open(gate: Path, gid: int) -> None:
+    folder = os.open(gate, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fchown(folder, -1, gid)
+        os.fchmod(folder, GATE)
+    finally:
+        os.close(folder)
+
+
+def _way_to(end: Path) -> list[Path]:
+    real = Path(os.path.realpath(end))
+    return [*reversed(real.parents), real]
 
 
 def _make_private(path: Path, gates: list[Path]) -> None:

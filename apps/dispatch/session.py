@@ -31,6 +31,9 @@ def run_queued() -> str:
     A signal ends the process too, once the session has let go: django-q2's worker does not see its cluster die
     and would wait for ever, holding what it inherited.
     """
+    if drain.requested():
+        # A message that the cluster still took while it ends: the next cluster rings anew for what it stood for.
+        return "drained"
     # One place for each process of the cluster: a drained one is missed, not made up for by a place beyond.
     places = workers.open_places(node.node_id(), Conf.WORKERS)
     try:

@@ -13,13 +13,13 @@ from django.db import DatabaseError, InterfaceError, OperationalError
 from apps.artifacts.facts import ArtifactFileError
 from apps.core import clock, node
 from apps.core.errors import Busy
-from apps.dispatch import candidates, journal, launching
+from apps.dispatch import candidates, journal, launching, recovery
 from apps.dispatch import carried as carrying
 from apps.dispatch.carried import Carried
 from apps.dispatch.cleanup import Cleaner
 from apps.dispatch.fence import LeaseFence
 from apps.dispatch.launcher import client
-from apps.dispatch.launcher.client import Handle, Launcher, LauncherUnavailable
+from apps.dispatch.launcher.client import Launcher, LauncherUnavailable
 from apps.dispatch.launcher.spec import SpecError
 from apps.dispatch.launcher.tree import boot_id
 from apps.dispatch.launching import LaunchRefused
@@ -31,13 +31,12 @@ from apps.dispatch.services import adoption, passes, receipts
 from apps.dispatch.services.completion import End
 from apps.dispatch.services.passes import Begun, Claimed, Ended, Failed, News, Prepared, Ready, Stored
 from apps.dispatch.stopper import Stopper
+from apps.runs.retries import NEVER_STARTED_MAX
 
 logger = logging.getLogger("qinglong.dispatch")
 
 RECONCILE_S = 60.0
 LAUNCHER_PAUSE_S = 5.0
-UNOBSERVED = "RECOVERY_PROCESS_EXITED_UNOBSERVED"
-INCOMPLETE = "RECOVERY_ATTEMPT_INCOMPLETE"
 BROKEN = "DISPATCH_BROKEN"
 # What says nothing about a single run: the whole pass is tried again, or the session ends.
 _ALL_ALIKE = (Busy, OperationalError, InterfaceError, passes.SessionReplaced)
@@ -80,6 +79,12 @@ class RunSource:
         for attempt_id, item in list(self._carried.items()):
             if attempt_id in kept:
                 item.lease = kept[attempt_id]
+                if item.phase == "adopted":
+                    self._look_how_far(item)
+                elif item.phase == "going" and item.handle is not None:
+                    client.wake(
+                        item.handle
+                    )  # it should have said long ago that it started: somebody froze it
             else:
                 self._let_go(item)
                 self._adopt = True
@@ -199,13 +204,22 @@ class RunSource:
             news.unstarted.append(item.lease)
             return
         if receipt is None:
-            news.failed.append(Failed(item.lease, UNOBSERVED if item.started_at else INCOMPLETE, lost=True))
+            code = item.lost_as or (recovery.UNOBSERVED if item.started_at else recovery.INCOMPLETE)
+            news.failed.append(Failed(item.lease, code, lost=True))
             return
         left = carrying.read_left(item.folder)
         news.ended.append(
             Ended(
                 item.lease,
-                End(receipt, left.cause, left.output, left.has_output, left.output_code, left.proof, left.limit),
+                End(
+                    receipt,
+                    left.cause,
+                    left.output,
+                    left.has_output,
+                    left.output_code,
+                    left.proof,
+                    left.limit,
+                ),
             )
         )
 
@@ -336,9 +350,17 @@ class RunSource:
             if item.phase == "launching" and item.failure is None and shim.used:
                 self._start(item)  # it died while it was kept; nothing was started
             elif item.phase in ("launching", "ready") and item.failure is None and not item.unstarted:
-                item.failure = "launcher_failed"
+                self._not_prepared(item)
             elif item.phase in ("going", "running"):
                 item.phase = "ended"
+
+    def _not_prepared(self, item: Carried) -> None:
+        """Its shim died before anything was on record: the run is claimed anew, until that is no accident any more."""
+        if item.lease.lease_generation >= NEVER_STARTED_MAX:
+            item.failure = "launcher_failed"
+        else:
+            item.returned = True
+            self._loop.look_again()
 
     def _go(self, item: Carried) -> None:
         item.phase = "going"
@@ -350,7 +372,13 @@ class RunSource:
         """Adopts what dead sessions of this node left, and watches each by its verified identity."""
         own = self._loop.fence.worker_id
         dead = adoption.dead_places(node.node_id(), own, held=node.held_slots())
-        adopted, self._adopt = adoption.adopt(self._loop.fence, dead, LEASE_MS, self._loop.slots)
+        adopted, self._adopt = adoption.adopt(
+            self._loop.fence,
+            dead,
+            LEASE_MS,
+            self._loop.slots,
+            lambda attempt: not recovery.examine(attempt).code,
+        )
         for claimed in adopted:
             self._follow(claimed)
         self._reconcile()
@@ -362,20 +390,33 @@ class RunSource:
 
     def _follow(self, claimed: Claimed) -> None:
         attempt = claimed.attempt
-        item = Carried(claimed.lease, launching.attempt_folder(attempt), phase="running")
+        item = Carried(claimed.lease, launching.attempt_folder(attempt), phase="adopted")
         item.started_at = attempt.started_at
         item.told_running = claimed.run.status == "running"
         self._carried[attempt.pk] = item
-        try:
-            item.handle = Handle.decode(attempt.executor_handle or "")
-        except ValueError:
-            item.phase = "ended"
-            return
-        item.pidfd = client.open_pidfd(item.handle)
+        found = recovery.examine(attempt)
+        item.handle, item.lost_as = found.handle, found.code
+        if found.handle is not None and not found.code:
+            item.pidfd = client.open_pidfd(found.handle)
         if item.pidfd is None:
             item.phase = "ended"
             return
         self._loop.watch(item.pidfd, lambda: self._exited(item))
+        self._look_how_far(item)
+
+    def _look_how_far(self, item: Carried) -> None:
+        """An adopted script counts as running once the journal says that it was let go; until then it may not be."""
+        if item.started_at is None:
+            try:
+                found = journal.launched(
+                    journal.entries(str(launching.receipts_root()), str(item.lease.attempt_id))
+                )
+                if found is None:
+                    return
+                item.started_at = min(clock.from_ms(found.at_ms), clock.now())
+            except (OSError, ValueError):
+                return
+        item.phase = "running"
 
     def _exited(self, item: Carried) -> None:
         self._unwatch(item)

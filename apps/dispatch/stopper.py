@@ -18,6 +18,7 @@ STOP_CHECK_S = 0.5
 # Every start rings too; a stop that comes with many starts waits this long at most.
 STOP_PAUSE_S = 0.05
 ESCAPED_CHECK_S = 2.0
+_LET_GO = ("going", "adopted", "running")
 
 
 class Stopper:
@@ -35,9 +36,7 @@ class Stopper:
         now = time.monotonic()
         if now >= self._stops_at or (look and now >= self._stops_at - STOP_CHECK_S + STOP_PAUSE_S):
             self._stops_at = now + STOP_CHECK_S
-            carried = [
-                item.lease.run_id for item in self._carried.values() if item.phase in ("going", "running")
-            ]
+            carried = [item.lease.run_id for item in self._carried.values() if item.phase in _LET_GO]
             self._deliver(cancellations.wished(carried))
         if now >= self._escaped_at:
             self._escaped_at = now + ESCAPED_CHECK_S

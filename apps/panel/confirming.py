@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from django.http import HttpResponse
+from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from apps.access.authentication import principal_of
@@ -26,6 +27,9 @@ _OWN = frozenset({
 
 def ask(page: Page) -> HttpResponse | None:
     """None when the session is fresh, or just became so; else the question, which sends the form on afterwards."""
+    from apps.panel.page import safe_next  # these two stand on this module
+    from apps.panel.views.single_sign_on import again_url
+
     if is_fresh(page.request):
         return None
     refusal: DomainError = SessionNotFresh()
@@ -36,6 +40,7 @@ def ask(page: Page) -> HttpResponse | None:
         except (SignInRefused, TooManyAttempts, PasskeyRefused) as refused:
             refusal = refused
     row = session_of(page.request)
+    back = page.request.path if "GET" in page.permissions else reverse("panel:index")
     wait = refusal.extra.get("retry_after")
     response = page.show(
         refusal.status,
@@ -46,6 +51,7 @@ def ask(page: Page) -> HttpResponse | None:
         asked_before=not isinstance(refusal, SessionNotFresh),
         has_password=page.visitor.account.has_usable_password(),
         by_provider=row is not None and row.provider.startswith("oidc:"),
+        again=again_url(row, safe_next(page.request, back)),
         factors=factors_of(page.visitor.account),
         kept=[
             (name, text) for name, texts in page.request.POST.lists() if name not in _OWN for text in texts

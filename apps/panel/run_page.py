@@ -15,7 +15,7 @@ from apps.core.errors import DomainError
 from apps.dispatch.queries import waiting_for
 from apps.panel import advice, queries, stop_words, terminal, timeline, words
 from apps.runs import queries as runs
-from apps.runs.models import Run, RunAttempt, RunEvent
+from apps.runs.models import ACTIVE_ATTEMPT, Run, RunAttempt, RunEvent
 from apps.runs.payloads import open_input, open_output
 from apps.tasks import queries as tasks
 from apps.tasks.models import TaskExecutionRevision
@@ -57,6 +57,11 @@ class Story:
     @property
     def attempt(self) -> RunAttempt | None:
         return self.attempts[-1] if self.attempts else None
+
+    @property
+    def ambiguous(self) -> bool:
+        """Whether several attempts are under way: nobody touches them, and a person has to look."""
+        return sum(attempt.status in ACTIVE_ATTEMPT for attempt in self.attempts) > 1
 
     @property
     def mark(self) -> str:

@@ -1,6 +1,8 @@
-// Search in what is loaded of a log: hits are painted by the highlight API, so no line is touched.
+// Search in a log: at once in what is loaded, on demand in all of it, by the server and by byte offset. Hits are
+// painted by the highlight API, so no line is touched.
 
 const MOST = 5000;
+const MOST_LINES = 1000;
 
 export class Finder {
   constructor(log) {
@@ -9,13 +11,20 @@ export class Finder {
     if (!this.bar) return;
     this.field = this.bar.querySelector("input");
     this.told = this.bar.querySelector("[data-find-told]");
+    this.everywhere = this.bar.querySelector("[data-find-everywhere]");
+    this.everywhere.addEventListener("click", () => this.searchEverywhere());
     this.hits = [];
     this.at = -1;
-    this.field.addEventListener("input", () => this.search());
+    this.whole = null;
+    this.field.addEventListener("input", () => {
+      this.whole = null;
+      this.search();
+    });
     this.field.addEventListener("keydown", (event) => {
       if (event.key === "Enter") {
         event.preventDefault();
-        this.step(event.shiftKey ? -1 : 1);
+        if (!this.hits.length && !this.whole && !this.everywhere.hidden) this.searchEverywhere();
+        else this.step(event.shiftKey ? -1 : 1);
       } else if (event.key === "Escape") {
         event.preventDefault();
         event.stopPropagation();
@@ -39,6 +48,7 @@ export class Finder {
   close() {
     this.bar.hidden = true;
     this.hits = [];
+    this.whole = null;
     this.paint();
     this.log.view.focus();
   }
@@ -59,7 +69,54 @@ export class Finder {
     this.show();
   }
 
+  /** Asks the server until it has looked through everything, then goes to the last line found. */
+  async searchEverywhere() {
+    const wanted = this.field.value;
+    const found = [];
+    const asked = (this.asked = Symbol("search"));
+    const stale = () => asked !== this.asked || wanted !== this.field.value || this.bar.hidden;
+    this.everywhere.hidden = true;
+    for (let offset = 0; offset !== null && found.length < MOST_LINES; ) {
+      this.told.textContent = this.log.words.textSearching;
+      const part = await this.log.searched(wanted, offset).catch(() => null);
+      if (stale()) return;
+      if (part === null) {
+        this.told.textContent = this.log.words.textNotSearched;
+        this.everywhere.hidden = false;
+        return;
+      }
+      found.push(...part.items);
+      offset = part.next_offset;
+    }
+    this.whole = { lines: found.slice(0, MOST_LINES), more: found.length >= MOST_LINES };
+    this.at = this.whole.lines.length - 1;
+    await this.go();
+  }
+
+  /** Shows the line that is chosen among all found, loading what stands about it. */
+  async go() {
+    const { textFound, textNotFound } = this.log.words;
+    const { lines, more } = this.whole;
+    const count = lines.length.toLocaleString() + (more ? "+" : "");
+    this.told.textContent = lines.length ? textFound.replace("{n}", this.at + 1).replace("{m}", count) : textNotFound;
+    const wanted = lines[this.at];
+    if (!wanted) return;
+    const line = await this.log.lineAt(wanted.line_offset);
+    if (!line || this.whole?.lines[this.at] !== wanted) return;
+    const text = line.textContent.toLocaleLowerCase();
+    const from = text.indexOf(this.field.value.toLocaleLowerCase());
+    this.hits = from < 0 ? [] : [{ line, from, to: from + this.field.value.length }];
+    this.log.follow(false);
+    line.scrollIntoView({ block: "center" });
+    this.paint(0);
+  }
+
   step(by) {
+    if (this.whole) {
+      const count = this.whole.lines.length;
+      if (count) this.at = (this.at + by + count) % count;
+      return this.go();
+    }
     const before = this.hits.length;
     if (!before || !this.hits[this.at]?.line.isConnected) return this.search();
     this.at = (this.at + by + this.hits.length) % this.hits.length;
@@ -71,6 +128,7 @@ export class Finder {
     const partly = this.log.start > 0 || !this.log.attached;
     const count = this.hits.length ? textFound.replace("{n}", this.at + 1).replace("{m}", this.hits.length) : this.field.value ? textNotFound : "";
     this.told.textContent = count && partly ? `${count} ${textLoaded}` : count;
+    this.everywhere.hidden = !(partly && this.field.value);
     this.paint();
     const hit = this.hits[this.at];
     if (!hit) return;
@@ -79,14 +137,14 @@ export class Finder {
     requestAnimationFrame(() => hit.line.scrollIntoView({ block: "center" }));
   }
 
-  paint() {
+  paint(at = this.at) {
     if (!window.Highlight || !CSS.highlights) {
-      this.log.mark(this.hits[this.at]?.line);
+      this.log.mark(this.hits[at]?.line);
       return;
     }
-    const near = this.hits.slice(Math.max(0, this.at - 500), this.at + 500);
+    const near = this.hits.slice(Math.max(0, at - 500), at + 500);
     CSS.highlights.set("ql-find", new Highlight(...near.map(range).filter(Boolean)));
-    const chosen = this.hits[this.at] && range(this.hits[this.at]);
+    const chosen = this.hits[at] && range(this.hits[at]);
     CSS.highlights.set("ql-find-at", chosen ? new Highlight(chosen) : new Highlight());
   }
 }

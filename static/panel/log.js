@@ -183,6 +183,27 @@ class LogView {
     return new Uint8Array(await answer.arrayBuffer());
   }
 
+  /** What the server finds from `offset` on: `items` and `next_offset`. */
+  async searched(wanted, offset) {
+    const [path, query] = this.words.url.split("?");
+    const answer = await fetch(`${path}/search?${new URLSearchParams([["q", wanted], ["offset", offset], ["limit", 200], ...new URLSearchParams(query)])}`, { credentials: "same-origin" });
+    if (!answer.ok) throw new Error("refused");
+    return answer.json();
+  }
+
+  /** The line that begins at a byte, loaded where it is not there yet. */
+  async lineAt(offset) {
+    const find = () => [...this.view.querySelectorAll(".ql-line")].find((line) => line.offset === offset);
+    const there = find();
+    if (there) return there;
+    this.open(offset);
+    const epoch = this.epoch;
+    for (let tries = 0; tries < 200 && epoch === this.epoch && !(this.ready && !this.loading); tries += 1) {
+      await new Promise((resolve) => setTimeout(resolve, 25));
+    }
+    return epoch === this.epoch ? find() : undefined;
+  }
+
   reset() {
     this.view.replaceChildren();
     this.epoch = (this.epoch ?? 0) + 1;

@@ -232,6 +232,39 @@ def test_linking_needs_a_fresh_session_its_own_and_a_form(there: Hostile, time: 
     assert not IdentityAuthenticationBinding.objects.filter(provider="oidc:main").exists()
 
 
+def test_what_was_added_can_be_taken_away_but_not_the_last(there: Hostile) -> None:
+    member("viewer", "ann")
+    browser = with_password("ann")
+    browser.come_back(there.code(link(browser)))
+    other = Browser()
+    other.sign_in(there)
+    page = browser.get("/panel/sign-in-methods/").content.decode()
+    assert "Password of this panel" in page and "Take Main away" in page
+    remove = "/panel/sign-in-methods/remove/"
+    for asked in ({"provider": "oidc:main", "subject": "x"}, {"provider": "local", "subject": "x"}, {}):
+        assert browser.post(remove, asked).status_code == 302
+    assert other.me is not None
+    browser.post(remove, {"provider": "oidc:main", "subject": there.person})
+    assert other.me is None and browser.me is not None
+    alone = Browser()
+    there.person = "alone"
+    alone.sign_in(there)
+    assert "Take Main away" not in alone.get("/panel/sign-in-methods/").content.decode()
+    alone.post(remove, {"provider": "oidc:main", "subject": "alone"})
+    assert alone.me is not None
+
+
+def test_signing_in_again_leads_through_the_provider(there: Hostile) -> None:
+    from apps.core import clock
+
+    there.claims = {"auth_time": clock.now_ms() // 1000 - 3600}
+    browser = Browser()
+    browser.sign_in(there)
+    page = browser.post("/panel/tokens/").content.decode()
+    assert 'href="/oidc/login/?next=%2Fpanel%2Ftokens%2F&amp;fresh=1"' in page
+    assert browser.post("/panel/sign-in-methods/remove/").status_code == 403
+
+
 def test_a_form_never_leads_to_the_provider_by_a_redirect(there: Hostile) -> None:
     there.document = {"end_session_endpoint": f"{there.issuer}/end?x=1"}
     browser = Browser()
@@ -272,6 +305,11 @@ def test_only_the_emergency_account_has_a_password_where_providers_are_required(
     wrong = Browser().post("/panel/login/", {"username": "ann", "password": "wrong"})
     assert refused.status_code == wrong.status_code == 401
     assert refused.content.count(b"sign_in_refused") == wrong.content.count(b"sign_in_refused") == 1
+    counted = [
+        Browser().post("/panel/login/", {"username": "ann", "password": PASSWORD}).status_code
+        for _ in range(6)
+    ]
+    assert 429 in counted, "a right password is counted like a wrong one"
     emergency = with_password("root")
     assert emergency.me is not None
     entry = AuditEntry.objects.filter(action="session.started").order_by("-sequence").first()

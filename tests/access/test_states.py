@@ -99,6 +99,11 @@ def test_an_error_of_the_provider_is_a_page_and_ends_the_flow(there: Hostile) ->
     state = there.code(browser.begin())["state"]
     assert code_of(browser.come_back({"error": bad, "state": state})) == "oidc_cancelled"
     assert not ProviderSignIn.objects.filter(reason__contains="script").exists()
+    noted = ProviderSignIn.objects.count()
+    assert code_of(Browser().come_back({"error": "access_denied"})) == "oidc_cancelled", (
+        "some leave the state out"
+    )
+    assert ProviderSignIn.objects.count() == noted
 
 
 def test_answers_of_one_provider_are_never_taken_for_anothers(there: Hostile, partner: Hostile) -> None:

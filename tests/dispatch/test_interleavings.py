@@ -153,7 +153,10 @@ class World:
     def adopt(self, worker: int, _: int) -> None:
         fence = self.fences[worker]
         dead = adoption.dead_places(fence.worker_id.partition(":")[0], fence.worker_id, held=[1, 2])
-        self.held += [(fence, claimed.lease) for claimed in adoption.adopt(fence, dead, kit.TTL_MS, 3)[0]]
+        self.held += [
+            (fence, claimed.lease)
+            for claimed in adoption.adopt(fence, dead, kit.TTL_MS, 3, lambda _attempt: True)[0]
+        ]
 
     def expire(self, _: int, __: int) -> None:
         expiry.expire_page()
@@ -224,7 +227,7 @@ class World:
             self.ms += 130_000
             self.fences[0] = fence = self.register(0)
             dead = adoption.dead_places(kit.NODE, fence.worker_id, held=[1])
-            adopted, _more = adoption.adopt(fence, dead, kit.TTL_MS, 3)
+            adopted, _more = adoption.adopt(fence, dead, kit.TTL_MS, 3, lambda _attempt: True)
             expiry.expire_page()
             expiry.end_unheld()
             for claimed in adopted:

@@ -451,3 +451,25 @@ def test_two_sessions_side_by_side(home: Home) -> None:
     assert set(RunDispatchLease.objects.values_list("status", flat=True)) == {"completed"}
     assert not CompletionReceiptJournal.objects.exists()
     assert set(RunDispatchLease.objects.values_list("lease_generation", flat=True)) == {1}
+
+
+def test_a_user_that_is_not_there_starts_nothing(home: Home, settings: Any) -> None:
+    settings.RUN_AS = "nobody-of-that-name"
+    run = kit.run_of(kit.task(shell="touch ../../../ran"))
+    home.session()
+    ended = kit.fresh(run)
+    assert (ended.status, ended.error_code, ended.error_summary) == (
+        "failed", "EXECUTOR_START_FAILED", "run_as_unknown",
+    )  # fmt: skip
+    assert not (home.path / "ran").exists()
+
+
+def test_a_limit_that_was_met_is_told(home: Home) -> None:
+    task = kit.task(shell="while :; do :; done", limits={"cpu_seconds": 1})
+    run = kit.run_of(task)
+    home.session()
+    ended = kit.fresh(run)
+    assert (ended.status, ended.error_code, ended.error_summary) == (
+        "failed", "EXECUTION_FAILED", "the limit cpu_seconds was met",
+    )  # fmt: skip
+    assert RunEvent.objects.get(run=run, type="attempt.failed").payload["limit"] == "cpu_seconds"

@@ -162,7 +162,8 @@ def test_a_session_that_hangs_does_not_keep_its_scripts(home: Home, monkeypatch:
             acquired_at=past - timedelta(2), renewed_at=past - timedelta(1), expires_at=past
         )
         wait(lambda: not any(alive(pid) for pid in found), "the end of the script")
-        assert delivery(run).lease_owner is None and delivery(run).last_result == "termination_requested"
+        wait(lambda: delivery(run).lease_owner is None, "the result on record")
+        assert delivery(run).last_result == "termination_requested"
     hung.send_signal(signal.SIGCONT)
     home.kill(hung)
     with home.session_beside():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from django.test import Client
@@ -51,7 +52,7 @@ def test_roles_are_given_changed_and_revoked_with_their_history(client: Client) 
 
 def test_refusals_about_roles_are_said(owner: User, client: Client) -> None:
     unknown = client.post(f"{PROJECT}roles/", {"username": "nobody", "role": "viewer"}, follow=True)
-    assert "There is no account of this name." in unknown.content.decode()
+    assert "There is no account or application of this name." in unknown.content.decode()
     sent = {"subject_type": "user", "subject_id": owner.subject_id, "version": "1"}
     assert "last_owner" in client.post(f"{PROJECT}roles/", sent, follow=True).content.decode()
     assert role(owner) == "owner"
@@ -148,16 +149,29 @@ def test_tokens_need_a_fresh_sign_in_and_good_input(owner: User, client: Client)
     assert not ApiToken.objects.exists()
 
 
-def test_a_sign_in_too_old_for_a_token_is_said_before_the_form_is_filled(owner: User, client: Client) -> None:
-    assert "Sign in again" not in client.get("/panel/tokens/").content.decode()
+def test_a_sign_in_too_old_asks_who_it_is_and_goes_on_with_what_was_filled_in(
+    owner: User, client: Client
+) -> None:
     age_sign_ins()
-    page = client.get("/panel/tokens/").content.decode()
-    assert 'formaction="/panel/logout/"' in page and "Sign in again" in page
-    left = client.post("/panel/logout/", {"next": "/panel/tokens/"})
-    assert left.headers["Location"] == "/panel/login/?next=%2Fpanel%2Ftokens%2F"
-    assert client.post("/panel/logout/", {"next": "https://elsewhere.example/"}).headers["Location"] == (
-        "/panel/login/"
-    )
+    form = {"name": "nightly", "preset": "all", "lifetime": "90", "password": "not to be repeated"}
+    asked = client.post("/panel/tokens/", form)
+    html = asked.content.decode()
+    assert asked.status_code == 403 and "Is it still you?" in html
+    assert 'name="name" value="nightly"' in html and "not to be repeated" not in html
+    sent = {"name": "nightly", "preset": "all", "lifetime": "90", "confirm": "1"}
+    wrong = client.post("/panel/tokens/", {**sent, "confirm_password": "wrong"})
+    assert wrong.status_code == 401 and not ApiToken.objects.exists()
+    done = client.post("/panel/tokens/", {**sent, "confirm_password": PASSWORD})
+    assert done.status_code == 201 and ApiToken.objects.get().name == "nightly"
+    assert client.post("/panel/tokens/", {"name": "b", "preset": "all", "lifetime": ""}).status_code == 201
+
+
+def test_wrong_passwords_inside_count_as_at_the_door(owner: User, client: Client) -> None:
+    age_sign_ins()
+    for _ in range(5):
+        client.post("/panel/tokens/", {"confirm": "1", "confirm_password": "wrong"})
+    answer = client.post("/panel/tokens/", {"confirm": "1", "confirm_password": PASSWORD})
+    assert answer.status_code == 429 and answer.headers["Retry-After"] == "300"
 
 
 def test_nobody_revokes_the_token_of_another(owner: User, client: Client) -> None:
@@ -204,7 +218,7 @@ def test_the_audit_log_names_people(client: Client) -> None:
 
 
 def test_a_second_person_brings_the_warning_and_a_second_project_the_switch(
-    owner: User, client: Client
+    owner: User, client: Client, settings: Any
 ) -> None:
     html = client.get("/panel/").content.decode()
     assert "QINGLONG_RUN_AS" not in html and "ql-switch" not in html
@@ -213,6 +227,8 @@ def test_a_second_person_brings_the_warning_and_a_second_project_the_switch(
     html = client.get("/panel/").content.decode()
     assert "QINGLONG_RUN_AS" in html and "ql-switch" in html
     assert "QINGLONG_RUN_AS" not in browser(User.objects.get(username="vic")).get("/panel/").content.decode()
+    settings.RUN_AS = "nobody"
+    assert "QINGLONG_RUN_AS" not in client.get("/panel/").content.decode()
     assert client.get("/panel/?project=shop").status_code == 200
     assert client.get("/panel/?project=nowhere").status_code == 404
 
@@ -221,7 +237,7 @@ def test_a_second_person_brings_the_warning_and_a_second_project_the_switch(
 def test_no_name_is_too_odd_to_look_up(client: Client, name: str) -> None:
     answer = client.post("/panel/p/default/roles/", {"username": name, "role": "viewer"})
     assert answer.status_code == 302
-    assert "There is no account of this name." in client.get("/panel/p/default/").content.decode()
+    assert "There is no account or application of this name." in client.get("/panel/p/default/").content.decode()
 
 
 @pytest.mark.parametrize(

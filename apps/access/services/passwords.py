@@ -16,11 +16,9 @@ from django.utils.translation import ngettext_lazy
 
 from apps.access import hashing
 from apps.access.addresses import network_of
-from apps.access.backends import PROVIDER
 from apps.access.errors import SignInRefused, TooManyAttempts
 from apps.access.models import User
 from apps.access.names import normal
-from apps.access.oidc import rules
 from apps.access.queries import find_account
 from apps.access.services.sessions import end_sessions, session_of
 from apps.audit import services as audit
@@ -49,7 +47,7 @@ def check_password(request: HttpRequest, username: str, password: str) -> User:
         raise TooManyAttempts(retry_after=int(settings.AXES_COOLOFF_TIME.total_seconds()))
     with hashing.queue(seen.META["REMOTE_ADDR"]):
         user = auth.authenticate(seen, username=username, password=password)
-    if not isinstance(user, User) or not rules.may_come_in(user.username, PROVIDER):
+    if not isinstance(user, User):
         if getattr(seen, "axes_locked_out", False):
             _note_lock(username, seen.META["REMOTE_ADDR"])
         raise SignInRefused

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
+
+from django.db.models import Exists, OuterRef, QuerySet
 
 from apps.core import bulk, clock, db, ids
 from apps.core.db import write_transaction
@@ -15,10 +17,11 @@ from apps.dispatch.models import RunDispatchLease, Worker
 from apps.dispatch.services import workers
 from apps.dispatch.services.passes import Claimed, SessionReplaced, _returned
 from apps.runs.machine import Change
-from apps.runs.models import Run, RunAttempt
+from apps.runs.models import ACTIVE_ATTEMPT, Run, RunAttempt
 from apps.runs.services import writes
 
 BATCH = 64
+ACTOR = Actor("reconciler", "recovery")
 _TAKEN = [
     "worker_id", "worker_session_id", "worker_generation", "lease_generation", "lease_token", "version",
     "acquired_at", "renewed_at", "expires_at", "updated_at",
@@ -26,20 +29,22 @@ _TAKEN = [
 
 
 @write_transaction
-def adopt(fence: WorkerFence, dead: Iterable[str], ttl_ms: int, slots: int) -> tuple[list[Claimed], bool]:
+def adopt(
+    fence: WorkerFence, dead: Iterable[str], ttl_ms: int, slots: int, lives: Callable[[RunAttempt], bool]
+) -> tuple[list[Claimed], bool]:
     """Takes the live leases of dead worker places of the same node, up to 64 at a time; tells whether there are more.
 
     An attempt that had started keeps running under a new lease (generation + 1, new token, event
-    `run.dispatch_adopted`); one that had not is given back and becomes a candidate again. Raises SessionReplaced.
+    `run.dispatch_adopted`); one that had not is given back and becomes a candidate again. `lives` looks whether the
+    very process on record is there: then a running one is told to be reconciled. A run with several active attempts
+    is left as it is (runs.md §9.2). Raises SessionReplaced.
     """
     now = clock.now()
     expires_at = now + leases.duration(ttl_ms)
     if workers.touch(fence, slots, now) is None:
         raise SessionReplaced
     # An own lease counts too once it has expired: the loop was held up, and nobody else may take it.
-    rows = RunDispatchLease.objects.filter(worker_id__in=list(dead), status="leased").exclude(
-        worker_session_id=fence.session_id, expires_at__gt=now
-    )
+    rows = _left_by(dead).exclude(worker_session_id=fence.session_id, expires_at__gt=now)
     found = list(db.skip_locked(rows.order_by("attempt_id"))[:BATCH])
     runs = {
         run.pk: run
@@ -59,7 +64,7 @@ def adopt(fence: WorkerFence, dead: Iterable[str], ttl_ms: int, slots: int) -> t
         made = LeaseFence(
             attempt.pk, run.pk, fence, row.lease_generation + 1, row.version + 1, now, expires_at, ids.token()
         )
-        changes.append(_told(run, attempt, made))
+        changes.append(_told(run, attempt, made, alive=lives(attempt)))
         adopted.append((Claimed(run, attempt, made), row))
     writes.write(changes, now)
     leases.release(given_back, "shutdown", now)
@@ -77,7 +82,15 @@ def dead_places(node_id: str, own: str, *, held: Iterable[int]) -> list[str]:
 def orphaned(node_id: str, held: Iterable[int]) -> bool:
     """Whether this node has scripts that no living session watches: then its cluster must be rung."""
     dead = dead_places(node_id, f"{node_id}:0", held=held)
-    return RunDispatchLease.objects.filter(worker_id__in=dead, status="leased").exists()
+    return _left_by(dead).exists()
+
+
+def _left_by(places: Iterable[str]) -> QuerySet[RunDispatchLease]:
+    """Leases of worker places, but for those of runs that have another active attempt."""
+    others = RunAttempt.objects.filter(run_id=OuterRef("run_id"), status__in=sorted(ACTIVE_ATTEMPT))
+    return RunDispatchLease.objects.filter(
+        ~Exists(others.exclude(pk=OuterRef("attempt_id"))), worker_id__in=list(places), status="leased"
+    )
 
 
 def _take_over(adopted: list[tuple[Claimed, RunDispatchLease]], now: datetime) -> set[object]:
@@ -97,7 +110,7 @@ def _take_over(adopted: list[tuple[Claimed, RunDispatchLease]], now: datetime) -
     )  # fmt: skip
 
 
-def _told(run: Run, attempt: RunAttempt, made: LeaseFence) -> Change:
+def _told(run: Run, attempt: RunAttempt, made: LeaseFence, *, alive: bool) -> Change:
     change = Change(run, attempt)
     change.tell(
         "run.dispatch_adopted",
@@ -105,4 +118,11 @@ def _told(run: Run, attempt: RunAttempt, made: LeaseFence) -> Change:
         {"attempt_id": str(attempt.pk), "lease_generation": made.lease_generation},
         f"run-dispatch:{attempt.pk}:{made.lease_generation}:adopted",
     )
+    if alive and attempt.status == run.status == "running":
+        change.tell(
+            "run.reconciled",
+            ACTOR,
+            {"status": run.status, "executor_type": attempt.executor_type, "evidence": "durable_handle"},
+            f"primary-running-reconciled:{attempt.pk}:{change.next_version}",
+        )
     return change

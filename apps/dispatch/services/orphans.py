@@ -117,7 +117,6 @@ class _Known:
 
     def __init__(self, names: Iterable[str]) -> None:
         ids = [UUID(name) for name in names]
-        self.node_id = node.node_id()
         self.attempts: Mapping[str, RunAttempt] = (
             {str(row.pk): row for row in RunAttempt.objects.filter(pk__in=ids)} if ids else {}
         )
@@ -134,7 +133,7 @@ class _Known:
     def elsewhere(self, attempt: RunAttempt) -> bool:
         """Whether an active attempt is another node's."""
         place = (attempt.worker_id or "").partition(":")[0]
-        return bool(place) and place != self.node_id
+        return bool(place) and place != node.node_id()
 
 
 def _files(store: OrphanStore, shard: str, entries: int, before_ms: int, report: Report) -> list[Entry]:

@@ -13,6 +13,7 @@ from apps.artifacts.facts import ArtifactFileError
 from apps.core import bulk, clock
 from apps.core.db import write_transaction
 from apps.core.errors import InvalidInput
+from apps.dispatch import predecessors
 from apps.dispatch.carried import remove_folder
 from apps.dispatch.errors import ReceiptJournalConflict
 from apps.dispatch.launching import attempt_folder
@@ -94,6 +95,8 @@ def scan(node_id: str, store: ReceiptStore, after: Position | None = None) -> Sc
 
 def _put_away(row: CompletionReceiptJournal, store: ReceiptStore, now: datetime) -> bool:
     attempt = row.attempt
+    if attempt.status == "lost" and predecessors.stop_lost(attempt):
+        return False
     if attempt.status == "lost" and _left_a_word(store, str(attempt.pk)):
         # A word that came too late is kept as evidence.
         quarantine(attempt.pk, store)

@@ -20,11 +20,11 @@ from apps.access import queries
 from apps.access.addresses import host_of
 from apps.access.errors import PasskeyRefused, SignInRefused, TooManyAttempts
 from apps.access.factors import codes, factors_of, passkeys
+from apps.access.oidc import providers
 from apps.access.services import (
     change_password,
     end_session,
     end_sessions,
-    revoke_method,
     session_of,
 )
 from apps.core.errors import InvalidInput
@@ -55,7 +55,7 @@ class Security(Page):
             passkeys=passkeys.passkeys_of(account),
             sessions=queries.sessions_of(account.subject_id),
             here=here.pk if here else None,
-            ways=[way for way in queries.ways_of(account.subject_id) if way.provider.startswith("oidc:")],
+            providers=providers.all_providers(),
             has_password=account.has_usable_password(),
             rules=password_validators_help_texts(),
             **context,
@@ -193,25 +193,6 @@ class RemovePasskey(Action):
 
     def act(self, passkey: int) -> HttpResponse:
         passkeys.remove(self.visitor.account, passkey)
-        self.say(_("Removed; sessions that came by it have ended."))
-        return self.after()
-
-    def after(self, **kwargs: Any) -> HttpResponse:
-        return HttpResponseRedirect(reverse("panel:security"))
-
-
-class RemoveWay(Action):
-    """Takes an identity of a provider from the account."""
-
-    permissions = {"POST": SIGNED_IN}
-    fresh = True
-
-    def act(self) -> HttpResponse:
-        post, subject = self.request.POST, self.visitor.principal.subject
-        provider = post.get("provider", "")
-        if not provider.startswith("oidc:"):
-            raise InvalidInput
-        revoke_method(provider, post.get("provider_subject", ""), subject, actor=subject, origin=ORIGIN)
         self.say(_("Removed; sessions that came by it have ended."))
         return self.after()
 

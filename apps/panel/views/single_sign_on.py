@@ -26,7 +26,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 from apps.access.models import SignIn
 from apps.access.oidc import flow as flows
 from apps.access.oidc import metadata, providers
-from apps.access.oidc.errors import Cancelled, ClocksDiffer, SingleSignOnFailed
+from apps.access.oidc.errors import Cancelled, ClocksDiffer, NotBegunHere, SingleSignOnFailed
 from apps.access.services.sessions import require_fresh, session_of
 from apps.core.errors import DomainError
 from apps.panel import trouble
@@ -45,11 +45,14 @@ class Begin(View):
         target = safe_next(request, "")
         try:
             provider = providers.find(alias)
-            if (elsewhere := _at_public_address(request)) is not None:
-                return HttpResponseRedirect(elsewhere)
-            known = metadata.metadata(provider)
         except SingleSignOnFailed as failure:
             return failed(request, failure, target=target)
+        if (elsewhere := _at_public_address(request)) is not None:
+            return HttpResponseRedirect(elsewhere)
+        try:
+            known = metadata.metadata(provider)
+        except SingleSignOnFailed as failure:
+            return failed(request, failure, provider=provider, target=target)
         flow = flows.begin(provider, target, fresh=request.GET.get("fresh") == "1")
         response = HttpResponseRedirect(flows.authorization_url(provider, known, flow))
         flows.keep(request, response, flow)
@@ -89,6 +92,10 @@ class Callback(View):
         try:
             provider = providers.find(alias)
             flow = flows.take(request, alias)
+        except NotBegunHere as failure:
+            # Some providers leave the state out when they say no.
+            said_no = "error" in request.GET and "state" not in request.GET
+            return failed(request, Cancelled("without_state") if said_no else failure, provider=provider)
         except SingleSignOnFailed as failure:
             return failed(request, failure)
         try:

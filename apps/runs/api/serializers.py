@@ -137,9 +137,10 @@ class AttemptSerializer(StrictSerializer):
 
 
 class AttemptListSerializer(StrictSerializer):
-    """All attempts of a run, first to last."""
+    """All attempts of a run, first to last. `ambiguous`: several are under way, and nobody touches them."""
 
     items = AttemptSerializer(many=True)
+    ambiguous = serializers.BooleanField()
 
 
 class EventSerializer(StrictSerializer):

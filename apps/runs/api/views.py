@@ -45,7 +45,7 @@ from apps.runs.api.serializers import (
     represent_skip,
 )
 from apps.runs.errors import ConcurrencySkipped, RunEnded
-from apps.runs.models import Run
+from apps.runs.models import ACTIVE_ATTEMPT, Run
 from apps.runs.queries import RunFilter
 from apps.runs.services import Skipped, Started
 from apps.tasks import queries as tasks
@@ -140,7 +140,8 @@ class Attempts(RunEndpoint):
         found, stops = queries.attempts(self.run_id), cancellations.stops(self.run_id)
         for attempt in found:
             attempt.stop = stops.get(attempt.pk)  # type: ignore[attr-defined]
-        return Response({"items": AttemptSerializer(found, many=True).data})
+        active = sum(attempt.status in ACTIVE_ATTEMPT for attempt in found)
+        return Response({"items": AttemptSerializer(found, many=True).data, "ambiguous": active > 1})
 
 
 class Events(RunEndpoint):

@@ -12,8 +12,8 @@ from django.utils.translation import gettext_lazy as _
 from django.views import View
 from django.views.decorators.csrf import csrf_exempt
 
-from apps.access.errors import LengthRequired
 from apps.access.addresses import address_of
+from apps.access.errors import LengthRequired
 from apps.core import problems
 from apps.core.errors import InvalidInput, TooLarge
 from apps.runs.errors import ConcurrencySkipped
