@@ -14,13 +14,14 @@ from drf_spectacular.generators import SchemaGenerator
 
 from apps.access.endpoints import ADMINISTRATOR, SIGNED_IN, TOKEN_MANAGE, Endpoint, ProjectEndpoint
 from apps.access.models import ApiToken
+from apps.access.services import create_application
 from apps.core import clock
 from apps.projects import permissions
 from apps.runs.services import Started, start_run
 from apps.tasks.services import TaskDraft, create_task
 from apps.triggers.drafts import TriggerDraft
 from apps.triggers.services import create_trigger
-from tests.people import Api, account, api, grant, member, project, token
+from tests.people import ROOT, Api, account, api, grant, member, project, token
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 NO_UUID = str(uuid.UUID(int=0x0190_0000_0000_7000_8000_0000_0000_0001))
@@ -84,6 +85,8 @@ def rows() -> dict[str, str]:
         "revision": task.revision.task_revision,
         "runs/id": str(started.run.pk),
         "triggers/id": str(made.trigger.pk),
+        "people/id": host.subject_id,
+        "applications/id": create_application("agent", "Bot", actor=ROOT, origin="tests").pk,
     }
 
 
@@ -216,7 +219,7 @@ def test_routes_exist() -> None:
 @pytest.mark.django_db
 def test_a_list_takes_the_parameters_it_declares_and_no_others(rows: dict[str, str]) -> None:
     """An unknown field is an error, in an address too: a filter that is misspelt must not show everything."""
-    caller = api(member("owner", administrator=True), "*", *permissions.PERMISSIONS)
+    caller = api(member("owner", administrator=True), "*", TOKEN_MANAGE, *permissions.PERMISSIONS)
     declared = SchemaGenerator().get_schema(public=True)["paths"]
     listed = 0
     for route in ROUTES:

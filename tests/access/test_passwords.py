@@ -204,6 +204,8 @@ def test_one_hash_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     for thread in threads:
         thread.join()
     assert at_once == [1, 1, 1, 1]
+
+
 def test_a_new_password_ends_the_other_sessions(time: Time) -> None:
     user = member("viewer", "ann")
     here, other = signed_in(user), signed_in(user)

@@ -221,7 +221,8 @@ def _digest(user: User, plain: str) -> str:
 
 def _begun(user: User) -> CodeApp | None:
     since = clock.now() - ENROLMENT_MAX
-    return CodeApp.objects.filter(user=user, confirmed=False, created_at__gt=since).first()
+    found: CodeApp | None = CodeApp.objects.filter(user=user, confirmed=False, created_at__gt=since).first()
+    return found
 
 
 def _uri(user: User, host: str, secret: str) -> str:

@@ -17,6 +17,13 @@ from apps.panel.form_values import version
 from apps.panel.page import ADMINISTRATOR, ORIGIN, Action, Page
 from apps.projects.queries import roles_of
 
+_CHANGES: dict[str, dict[str, Any]] = {
+    "disable": {"status": "disabled"},
+    "enable": {"status": "active"},
+    "administrator": {"administrator": True},
+    "person": {"administrator": False},
+}
+
 
 def find(subject_id: str) -> User:
     """The person of an address; raises NotFound."""
@@ -54,13 +61,8 @@ class ChangePerson(Action):
     def act(self, subject: str) -> HttpResponse:
         post = self.request.POST
         change = post.get("change", "")
-        wanted: dict[str, Any] = {
-            "disable": {"status": "disabled"},
-            "enable": {"status": "active"},
-            "administrator": {"administrator": True},
-            "person": {"administrator": False},
-        }.get(change, {})
-        if not wanted:
+        wanted = _CHANGES.get(change)
+        if wanted is None:
             raise InvalidInput
         user = change_person(
             subject,
