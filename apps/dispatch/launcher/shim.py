@@ -22,7 +22,6 @@ from apps.dispatch.launcher.cgroups import Group
 from apps.dispatch.launcher.confine import Confinement
 from apps.dispatch.launcher.control import Channel
 from apps.dispatch.launcher.files import (
-    INPUT,
     LOG_FACT,
     OUTPUT,
     SHELL_BODY,
@@ -135,7 +134,7 @@ def _prepare(
         channel.send("failed", *failure)
     if failure is not None or not loop.go:
         return None
-    given = empty_input if spec.input is None else f"{spec.attempt_dir}/{INPUT}"
+    given = folder.input or empty_input
     return Run(
         spec, given, channel=channel, loop=loop, folder=folder, sink=sink, reservation=reservation, note=note
     )
