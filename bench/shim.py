@@ -136,28 +136,36 @@ def floor(runs: int) -> None:
     print(f"floor, spawn and wait: {(time.monotonic() - begin) * 1000 / runs:.2f} ms wall per run")
 
 
-def pss_kib(pid: int) -> tuple[int, int]:
-    found = {"Pss:": 0, "Private_Dirty:": 0}
+def pss_kib(pid: int) -> int:
+    """Proportional set size: of memory that several processes share, each counts its part."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        key, value = line.split()[:2]
-        if key in found:
-            found[key] = int(value)
-    return found["Pss:"], found["Private_Dirty:"]
+        if line.startswith("Pss:"):
+            return int(line.split()[1])
+    return 0
 
 
 def memory(bench: Bench, width: int) -> None:
-    shims = [bench.launch("/bin/sleep", "60") for _ in range(width)]
-    pids = []
-    for shim in shims:
-        while not (messages := shim.receive()):
-            select.select([shim], [], [], 5)
-        pids.append(messages[0].pid)
-        shim.go()
-    time.sleep(0.5)
+    """What launcher and shims together have more than the launcher alone, per live shim."""
+    launcher = int((bench.home / "node" / "launcher.lock").read_text())
+    bench.launcher.close()
+    time.sleep(0.5)  # until warm shims have ended
+    shims = []
+    pids = [launcher]
     try:
-        figures = [pss_kib(pid) for pid in pids]
-        mean = [sum(column) / len(figures) / 1024 for column in zip(*figures, strict=True)]
-        print(f"memory per live shim, {width} live: {mean[0]:.2f} MiB PSS, {mean[1]:.2f} MiB private dirty")
+        before = pss_kib(launcher)
+        shims = [bench.launch("/bin/sleep", "60") for _ in range(width)]
+        for shim in shims:
+            while not (messages := shim.receive()):
+                select.select([shim], [], [], 5)
+            pids.append(messages[0].pid)
+            shim.go()
+        time.sleep(0.5)
+        found = [pss_kib(pid) for pid in pids]
+        added = (sum(found) - before) / width / 1024
+        shown = sum(found[1:]) / width / 1024
+        print(
+            f"memory, {width} live: each adds {added:.2f} MiB PSS; a shim shows {shown:.2f}, shared parts included"
+        )
     except OSError as error:
         print(f"memory: not readable ({error.strerror})")
     for shim in shims:

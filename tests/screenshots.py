@@ -129,6 +129,9 @@ def furnish(up: Up, **extra: str) -> dict[str, str]:
     running = api.start(tasks["long-import"])
     waiting = api.start(tasks["long-import"])
     api.start(tasks["long-import"])
+    needing = api.start(
+        api.make(name="Train the model", slug="train", shell="true", requires={"labels": {"gpu": "h100"}})
+    )
     stopped = api.start(tasks["sync-feeds"], input={"part": 2})
     api.ok("POST", f"/runs/{stopped}/stop", {"note": "wrong feed list"})
     api.until(following, ["running"])
@@ -140,7 +143,7 @@ def furnish(up: Up, **extra: str) -> dict[str, str]:
         "task-edit": f"{p}/task/backup-db/edit/", "runs": f"{p}/runs/", "runs-none": f"{p}/runs/?status=lost",
         "run-failed": f"/panel/runs/{failed}/", "run-live": f"/panel/runs/{following}/",
         "run-succeeded": f"/panel/runs/{ended[1]}/", "run-queued": f"/panel/runs/{waiting}/",
-        "run-timed-out": f"/panel/runs/{slow}/", "run-stop": f"/panel/runs/{running}/stop/",
+        "run-needing": f"/panel/runs/{needing}/", "run-timed-out": f"/panel/runs/{slow}/", "run-stop": f"/panel/runs/{running}/stop/",
         "skips": f"{p}/skips/", "audit": f"{p}/audit/", "project": f"{p}/", "projects": "/panel/projects/",
         "people": "/panel/people/", "workers": "/panel/workers/", "tokens": "/panel/tokens/", "go": "/panel/go/?q=s",
         "keys": "/panel/keys/", "not-found": "/panel/runs/00000000-0000-7000-8000-000000000000/",
@@ -155,6 +158,26 @@ def history(up: Up, **extra: str) -> None:
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, check=True)
 
 
+def neighbours() -> None:
+    """Inside Django: two more machines, one that is drained and one that fell silent."""
+    from apps.core import clock
+    from apps.dispatch.models import Node, Worker
+    from apps.dispatch.services import workers
+
+    for number, (host, labels) in enumerate(
+        (("build-2", {"gpu": "a100", "zone": "eu"}), ("attic", {"arm64": ""}))
+    ):
+        node_id = f"{number + 4}7c3e9" * 5 + "ab"
+        for place in (1, 2):
+            workers.register(node_id, place, 8, ["runs"])
+        Node.objects.filter(pk=node_id).update(host=host, labels=labels)
+        Worker.objects.filter(node_id=node_id).update(status="offline")
+    long_ago = clock.from_ms(clock.now_ms() - 7 * 60_000)
+    Node.objects.filter(host="build-2").update(drain_requested_at=long_ago)
+    Node.objects.filter(host="attic").update(last_heartbeat_at=long_ago)
+    Worker.objects.filter(node__host="attic").update(last_heartbeat_at=long_ago)
+
+
 def write_past() -> None:
     """Inside Django: what a month of use would have left."""
     from apps.core import bulk, clock, ids
@@ -166,6 +189,7 @@ def write_past() -> None:
              "renew-certificates": 720, "clean-tmp": 180, "disk": 30}  # fmt: skip
     usual = {"backup-db": 41_000, "build-site": 96_000, "sync-feeds": 52_000, "jd-daily": 3_000,
              "weekly-report": 9_000, "renew-certificates": 1_500, "clean-tmp": 700, "disk": 300}  # fmt: skip
+    neighbours()
     now = clock.now_ms()
     runs, attempts, ends = [], [], []
     for task in Task.objects.filter(slug__in=every):

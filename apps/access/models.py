@@ -10,13 +10,13 @@ from django.db.models import F, Q
 from django.db.models.functions import Lower
 
 from apps.access.factors.models import CodeApp, RecoveryCode
-from apps.access.oidc.models import ProviderSignIn, UsedOnce
+from apps.access.oidc.models import KnownIssuer, ProviderSignIn, UsedOnce
 from apps.core import clock, fields
 from apps.identity.models import IdentitySubject
 from apps.projects.models import Project
 
 __all__ = [
-    "ApiToken", "Application", "CodeApp", "ProviderSignIn", "RecoveryCode", "SignIn", "UsedOnce", "User",
+    "ApiToken", "Application", "CodeApp", "KnownIssuer", "ProviderSignIn", "RecoveryCode", "SignIn", "UsedOnce", "User",
 ]  # fmt: skip
 
 

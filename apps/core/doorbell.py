@@ -4,7 +4,7 @@ The stock broker asks the database every `poll` seconds, which is slow to react 
 until a ring reaches it the way rings reach live sessions (`wakeups`): a notification on PostgreSQL, a datagram
 on SQLite. `poll` remains as the net below.
 
-A message is deleted as it is taken. It carries no data, the sweep rings again when nobody answers, and a
+A message is deleted as it is taken, unread. It carries no data, the sweep rings again when nobody answers, and a
 message that waits locked behind a killed worker would help nobody; so nothing is left to acknowledge, and the
 process that monitors results never needs the database.
 """
@@ -96,8 +96,8 @@ class Doorbell(ORM):  # type: ignore[misc]
         if (waiting := self.peek()) is None:
             return []
         with connections[Conf.ORM].cursor() as cursor:
-            cursor.execute(f"DELETE FROM {_TABLE} WHERE id = %s RETURNING payload", [waiting])
-            return [(None, payload) for (payload,) in cursor.fetchall()]
+            cursor.execute(f"DELETE FROM {_TABLE} WHERE id = %s", [waiting])
+            return own_message(self.list_key) if cursor.rowcount else []
 
     def peek(self) -> int | None:
         """The id of the message that would be taken next."""
@@ -108,7 +108,11 @@ class Doorbell(ORM):  # type: ignore[misc]
 
 
 def own_message(cluster: str) -> list[tuple[None, str]]:
-    """A message as a ring sends it, for this very cluster: nobody else can take it."""
+    """A message as a ring sends it, made here.
+
+    What lies in the queue is never read: it says no more than that somebody rang, it may be signed by another node
+    with another key, and whoever could write there could name any function.
+    """
     caught = _Caught(cluster)
     async_task(wakeups.function_of(cluster), broker=caught)
     return [(None, message) for message in caught.messages]

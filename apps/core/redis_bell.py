@@ -16,8 +16,8 @@ class RedisBell(Redis):  # type: ignore[misc]
 
     def dequeue(self) -> list[tuple[None, Any]] | None:
         """Takes one waiting message; returns None after a second without one."""
-        if found := super().dequeue():
-            return list(found)
+        if super().dequeue():
+            return own_message(Conf.CLUSTER_NAME)
         close_old_connections()
         watcher = Doorbell.watcher
         return own_message(Conf.CLUSTER_NAME) if watcher is not None and watcher.look() else None

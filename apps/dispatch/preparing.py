@@ -51,7 +51,7 @@ class Preparation:
             spec = plan.spec.encode()
             if len(spec) > SPEC_BYTES_MAX:
                 raise ValueError("too long for the control socket")
-            make_attempt_folder(plan.spec.attempt_dir)
+            make_attempt_folder(plan.spec.attempt_dir, passable=plan.spec.run_as is not None)
         except Exception:
             # Whatever it is, the longer way meets it alone and says so; here it would cost the whole pass.
             self.give_back(shim)

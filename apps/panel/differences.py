@@ -33,6 +33,7 @@ _LABELS: tuple[tuple[str, Promise], ...] = (
     *retry_part.LABELS,
     ("priority", _("Priority")),
     ("labels", _("Labels")),
+    ("requires", _("Runs on workers with")),
 )
 _WORDS: dict[str, dict[str, Promise | str]] = {
     "kind": dict(KINDS),

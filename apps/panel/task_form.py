@@ -18,6 +18,7 @@ from django.utils.translation import pgettext_lazy
 
 from apps.core.errors import InvalidInput
 from apps.panel import form_values, limits_part, retry_part
+from apps.tasks import placement
 from apps.tasks.documents import RevisionView, TaskView
 from apps.tasks.execution import DEFAULT_GRACE_MS, DEFAULT_LOG_QUOTA, Body, Command, Script, Shell
 
@@ -35,8 +36,8 @@ CONCURRENCY: tuple[tuple[str, Promise, Promise], ...] = (
 )
 TEXTS = (
     "name", "slug", "description", "kind", "language", "source", "args", "argv", "shell", "work_dir", "before",
-    "after", "timeout", "grace", "quota", "concurrency", "max_parallel", "priority", "labels", *retry_part.TEXTS,
-    *limits_part.TEXTS,
+    "after", "timeout", "grace", "quota", "concurrency", "max_parallel", "priority", "labels", "requires",
+    *retry_part.TEXTS, *limits_part.TEXTS,
 )  # fmt: skip
 # Where the form shows a field of the API; the rest have the same name.
 SHOWN_AT = {
@@ -122,7 +123,8 @@ class TaskForm:
             "priority": self._whole("priority"),
             "retry": retry_part.read(values, self.errors),
             "limits": limits_part.read(values, self.errors),
-            "labels": [label.strip() for label in re.split(r"[,，]", values["labels"]) if label.strip()],
+            "labels": _listed(values["labels"]),
+            "requires": {"labels": self._needed()},
         }
         if self.errors:
             raise InvalidInput(fields=self.errors)
@@ -172,6 +174,13 @@ class TaskForm:
             self.errors["env"] = [_("A name stands there twice.")]
         return dict(self.env)
 
+    def _needed(self) -> dict[str, str]:
+        pairs = [item.partition("=") for item in _listed(self.values["requires"])]
+        needed = {name.strip(): content.strip() for name, _equals, content in pairs}
+        if len(needed) < len(pairs):
+            self.errors["requires"] = [_("A name stands there twice.")]
+        return needed
+
     def _scaled(self, name: str, factor: int) -> int | None:
         try:
             return form_values.scaled(self.values[name], factor)
@@ -187,6 +196,11 @@ class TaskForm:
             self.errors[name] = [_("A whole number is expected.")]
             return None
         return int(text)
+
+
+def _listed(text: str) -> list[str]:
+    """What stands between commas, those of Chinese too."""
+    return [item.strip() for item in re.split(r"[,，]", text) if item.strip()]
 
 
 def _kept(sent: str, stored: str) -> str:
@@ -227,6 +241,10 @@ def _texts(view: TaskView | None) -> dict[str, str]:
         "max_parallel": str(task.max_parallel if task.max_parallel > 1 else 2),
         "priority": str(task.priority),
         "labels": ", ".join(task.labels),
+        "requires": ", ".join(
+            f"{name}={value}" if value else name
+            for name, value in placement.labels_of(execution.requires).items()
+        ),
     }
 
 

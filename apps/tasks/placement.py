@@ -44,8 +44,10 @@ def read(value: Any) -> str:
             )
         if not isinstance(content, str) or len(content) > MAX_VALUE or not ids.is_utf8(content):
             raise NeedRefused(_("The value of a label is text of at most 256 characters."))
-        if ids.has_control(content) or "," in content:
-            raise NeedRefused(_("The value of a label has no comma and no control character."))
+        if ids.has_control(content) or content != content.strip() or {",", "，"} & set(content):
+            raise NeedRefused(
+                _("The value of a label has no comma, no control character, and no blank at its ends.")
+            )
     key = key_of(labels)
     if len(key.encode()) > MAX_KEY_BYTES:
         raise NeedRefused(_("The labels have at most 1,024 bytes together."))

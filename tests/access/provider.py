@@ -58,6 +58,7 @@ class Hostile:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
+        self.server.handle_error = lambda *_: None  # type: ignore[method-assign]  # callers hang up on purpose
         self.issuer = f"http://127.0.0.1:{self.server.server_port}"
 
     def signed(self, claims: Claims, kid: str | None = "first", **header: Any) -> str:

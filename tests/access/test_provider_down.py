@@ -212,7 +212,7 @@ def test_what_was_learnt_serves_while_the_document_cannot_be_renewed(
     assert Browser().get("/oidc/login/").status_code == 503
 
 
-def test_a_hanging_provider_holds_three_threads_at_most(there: Hostile, hasty: None) -> None:
+def test_a_hanging_provider_holds_five_threads_at_most(there: Hostile, hasty: None) -> None:
     there.answers["/slow"] = silent
     reasons: list[str] = []
 
@@ -229,8 +229,8 @@ def test_a_hanging_provider_holds_three_threads_at_most(there: Hostile, hasty: N
     for thread in threads:
         thread.join()
     assert time.monotonic() - began < 2.5
-    assert set(reasons) <= {"timeout", "busy"} and reasons.count("busy") >= 2
-    assert there.asked.count("/slow") <= 6
+    assert reasons.count("busy") >= 3, "neither asks nor waits"
+    assert set(reasons) == {"timeout", "busy"} and there.asked.count("/slow") <= 5
 
 
 def test_names_ports_and_certificates_that_do_not_answer(there: Hostile, hasty: None) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from typing import Any
 
 import pytest
 from django.core import signing
+from django.core.management import CommandError, call_command
 
 from apps.access.models import ProviderSignIn, SignIn, UsedOnce
+from apps.access.oidc import doctor
 from apps.access.oidc import flow as flows
+from apps.audit.models import AuditEntry
 from tests.access.provider import Hostile
-from tests.access.single_sign_on import Browser, code_of, path_of
+from tests.access.single_sign_on import Browser, code_of, path_of, provider, switched_on
 from tests.conftest import Time
 
 pytestmark = pytest.mark.django_db
@@ -139,6 +143,29 @@ def test_a_token_of_one_provider_is_none_of_the_other(there: Hostile, partner: H
     other = Browser()
     assert path_of(other.sign_in(partner, "partner")) == "/panel/"
     assert SignIn.objects.values("user").distinct().count() == 2, "the same `sub` elsewhere is somebody else"
+
+
+def test_another_issuer_under_the_same_name_is_not_the_same_people(
+    there: Hostile, partner: Hostile, settings: Any
+) -> None:
+    """Many providers number their people from one on: 7 here is not 7 there."""
+    there.person = partner.person = "7"
+    ann = Browser()
+    ann.sign_in(there)
+    before = ann.me["subject"]["id"]
+    moved = provider(partner)
+    settings.SINGLE_SIGN_ON = switched_on(moved)
+    eve = Browser()
+    assert code_of(eve.sign_in(partner)) == "oidc_refused" and eve.me is None
+    assert ProviderSignIn.objects.order_by("-at")[0].reason == "issuer_changed"
+    assert "issuer_changed" in [finding.code for finding in doctor.examine(moved)]
+    with pytest.raises(CommandError):
+        call_command("login_doctor", "--accept-issuer", "partner")
+    call_command("login_doctor", "--accept-issuer", "main", stdout=StringIO())
+    eve.sign_in(partner)
+    assert eve.me["subject"]["id"] == before
+    entry = AuditEntry.objects.get(action="provider.issuer_accepted")
+    assert (entry.origin, entry.metadata) == ("command", {"issuer": partner.issuer})
 
 
 def test_strangers_cannot_fill_the_doctors_book(there: Hostile) -> None:

@@ -85,3 +85,13 @@ def test_what_a_node_cannot_keep_is_said() -> None:
     ]
     assert weaker(every, frozenset(cgroups.CONTROLLERS.values()), False) == []
     assert weaker(Limits(cpu_seconds=1, open_files=1), frozenset(), True) == []
+
+
+def test_who_does_not_heed_the_first_word_is_killed_and_that_is_named_too(kit: Kit) -> None:
+    source = (
+        "import resource, signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_CPU, (1, 2))\nwhile True: pass"  # not the usual 5 s later
+    )
+    live = kit.run(python(source), limits=Limits(cpu_seconds=1))
+    assert live.receipt().exit_code == 128 + 9
+    assert read_left(Path(live.spec.attempt_dir)).limit == "cpu_seconds"

@@ -145,7 +145,7 @@ def test_input_and_output(kit: Kit) -> None:
     assert live.fact("output.json") == {}
     assert set(os.listdir(live.spec.attempt_dir)) == {"input.json", "output.json"}
     assert kit.run(text).log == b"{}\nyes\n"
-    assert stat.S_IMODE((kit.node / "empty-input.json").stat().st_mode) == 0o444
+    assert stat.S_IMODE((kit.node / "empty-input.json").stat().st_mode) == 0o400
 
 
 # -- the script's world ---------------------------------------------------------------------------------

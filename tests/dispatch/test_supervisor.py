@@ -11,8 +11,10 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from django.core import signing
 from django.db import connection
 from django_q.models import OrmQ
+from django_q.signing import SignedPackage
 
 from apps.core import clock, control, wakeups
 from apps.core.doorbell import Doorbell
@@ -214,6 +216,17 @@ def test_a_message_is_taken_once_and_leaves_nothing(bell: Doorbell) -> None:
     assert found is not None and len(found) == 1 and found[0][0] is None
     assert not OrmQ.objects.exists()
     assert bell.peek() is None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_message_is_never_read(bell: Doorbell) -> None:
+    """Another node signs with another key, and whoever can write a row must not choose what is called."""
+    foreign = signing.dumps({"func": "os.abort"}, key="another node's", salt="qinglong")
+    for payload in (foreign, "not even signed"):
+        OrmQ.objects.create(key=CONTROL, payload=payload, lock=clock.now())
+        found = bell.dequeue()
+        assert found is not None
+        assert SignedPackage.loads(found[0][1])["func"] == wakeups.function_of(CONTROL)
 
 
 @pytest.mark.django_db(transaction=True)

@@ -102,6 +102,7 @@ def test_every_field_is_kept_as_given(values: dict[str, Any]) -> None:
         ("secrets", []), ("retry", 3), ("requires", "x"), ("requires", {"labels": []}), ("requires", {"label": {}}),
         ("requires", {"labels": {"GPU": "yes"}}), ("requires", {"labels": {"gpu": 1}}),
         ("requires", {"labels": {"gpu": "a,b"}}), ("requires", {"labels": {"gpu": "a\n"}}),
+        ("requires", {"labels": {"gpu": "a，b"}}), ("requires", {"labels": {"gpu": " a"}}),
         ("requires", {"labels": {f"l{n}": "" for n in range(17)}}), ("requires", {"labels": {"a": "x" * 257}}),
         ("requires", {"labels": {f"l{n}": "x" * 200 for n in range(6)}}),
     ],

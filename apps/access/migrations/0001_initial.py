@@ -97,6 +97,16 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name='KnownIssuer',
+            fields=[
+                ('provider', models.CharField(max_length=64, primary_key=True, serialize=False)),
+                ('issuer', models.CharField(max_length=2048)),
+            ],
+            options={
+                'db_table': 'access_known_issuers',
+            },
+        ),
+        migrations.CreateModel(
             name='ProviderSignIn',
             fields=[
                 ('id', apps.core.fields.IdField(default=apps.core.ids.uuid7, editable=False, primary_key=True, serialize=False)),

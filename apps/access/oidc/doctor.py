@@ -13,7 +13,7 @@ from django.utils.functional import Promise
 from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 
-from apps.access.models import ProviderSignIn
+from apps.access.models import KnownIssuer, ProviderSignIn
 from apps.access.oidc import metadata, providers
 from apps.access.oidc.errors import ProviderUnreachable
 from apps.access.oidc.tokens import LEEWAY_S
@@ -112,6 +112,18 @@ def _abilities(known: metadata.Metadata) -> Iterator[Finding]:
 
 
 def _here(provider: Provider) -> Iterator[Finding]:
+    if KnownIssuer.objects.filter(pk=provider.key).exclude(issuer=provider.issuer).exists():
+        yield Finding(
+            Level.FAILURE,
+            "issuer_changed",
+            format_lazy(
+                _(
+                    "The people of this provider are known by another issuer. Name the new one apart in "
+                    "OIDC_PROVIDERS; or, where everybody keeps the same sub, accept it: {command}"
+                ),
+                command=f"qinglong login_doctor --accept-issuer {provider.alias}",
+            ),
+        )
     if not provider.client_secret:
         yield Finding(
             Level.WARNING, "client_secret", _("No client secret is set: the client must be a public one.")

@@ -22,10 +22,13 @@ from apps.access.oidc.errors import ProviderUnreachable
 
 TIMEOUT_S = 5.0
 MAX_BYTES = 262_144
-# Of the panel's eight threads; a provider that hangs must leave the others to everybody else.
+# Of the panel's eight threads three may ask and two may wait for them; a provider that hangs must leave the others
+# to everybody else.
 AT_ONCE = 3
+WAITING = 2
 
 _places = threading.BoundedSemaphore(AT_ONCE)
+_waiting = threading.BoundedSemaphore(WAITING)
 
 
 @dataclass(frozen=True)
@@ -53,14 +56,26 @@ def call(
     """One request, answered within 5 s by at most 256 KiB.
 
     Raises ProviderUnreachable: `name_unknown`, `connection_refused`, `tls`, `timeout`, `too_large`,
-    `protocol`, or `busy` where three calls are under way.
+    `protocol`, or `busy` where too many calls are under way.
     """
-    if not _places.acquire(timeout=TIMEOUT_S):
+    if not acquire(_places):
         raise ProviderUnreachable("busy")
     try:
         return _call(method, url, body, dict(headers or {}))
     finally:
         _places.release()
+
+
+def acquire(lock: threading.Lock | threading.Semaphore) -> bool:
+    """Takes a lock that somebody holds who asks a provider; waits only where few others wait, and 5 s at most."""
+    if lock.acquire(blocking=False):
+        return True
+    if not _waiting.acquire(blocking=False):
+        return False
+    try:
+        return lock.acquire(timeout=TIMEOUT_S)
+    finally:
+        _waiting.release()
 
 
 def _call(method: str, url: str, body: bytes | None, headers: dict[str, str]) -> Answer:

@@ -149,7 +149,7 @@ def _renewed(shelf: _Shelf, kept: _Kept, fetch: Callable[[], T], kept_s: float =
     """What is kept while it is young, else what `fetch` brings; an old one rather than none."""
     if (young := _young(kept, kept_s)) is not None:
         return young  # type: ignore[no-any-return]
-    if not shelf.lock.acquire(timeout=http.TIMEOUT_S * 2):
+    if not http.acquire(shelf.lock):
         raise ProviderUnreachable("busy")
     try:
         if (young := _young(kept, kept_s)) is not None:

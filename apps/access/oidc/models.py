@@ -21,6 +21,19 @@ class UsedOnce(models.Model):
         return self.digest[:8]
 
 
+class KnownIssuer(models.Model):
+    """Whose people the bindings of a provider are: `sub` means nothing without its issuer (§6.4.1)."""
+
+    provider = models.CharField(primary_key=True, max_length=64)
+    issuer = models.CharField(max_length=2048)
+
+    class Meta:
+        db_table = "access_known_issuers"
+
+    def __str__(self) -> str:
+        return self.provider
+
+
 class ProviderSignIn(models.Model):
     """One of the last sign-ins through a provider; claims are masked before they come here."""
 

@@ -20,7 +20,7 @@ from apps.access.oidc import masks, providers, tokens
 from apps.access.oidc.backend import Identity
 from apps.access.oidc.errors import CannotLink, NoAccount, NotBegunHere, NotRecent, SingleSignOnFailed
 from apps.access.oidc.flow import Flow
-from apps.access.oidc.models import ProviderSignIn, UsedOnce
+from apps.access.oidc.models import KnownIssuer, ProviderSignIn, UsedOnce
 from apps.access.queries import find_account
 from apps.access.services.bindings import bind_method
 from apps.access.services.sessions import end_provider_sessions, is_fresh, session_of, sign_in
@@ -75,6 +75,7 @@ def complete(request: HttpRequest, flow: Flow, identity: Identity) -> Completed:
 
     Raises NoAccount, NotRecent, CannotLink, and what `sign_in` and `follow_roles` raise.
     """
+    _require_known_issuer(identity.provider)
     asked_at = clock.from_ms(flow.began_ms)
     if flow.fresh and identity.authenticated_at < asked_at - LEEWAY:
         raise NotRecent("authenticated_before")
@@ -170,6 +171,34 @@ def _note(
     rows = rows.filter(outcome=refused) if outcome == refused else rows.exclude(outcome=refused)
     old = list(rows.order_by("-at", "-id").values_list("pk", flat=True)[KEPT : KEPT * 2])
     ProviderSignIn.objects.filter(pk__in=old).delete()
+
+
+@db.write_transaction
+def accept_issuer(provider: Provider, *, actor: PolicySubject, origin: str) -> None:
+    """Says that the people of a provider keep their `sub` under the issuer that is set up now."""
+    KnownIssuer.objects.update_or_create(provider=provider.key, defaults={"issuer": provider.issuer})
+    audit.record(
+        audit.INSTANCE,
+        actor=actor.pair,
+        action="provider.issuer_accepted",
+        subject=("provider", provider.key),
+        metadata={"issuer": provider.issuer},
+        origin=origin,
+    )
+
+
+def _require_known_issuer(provider: Provider) -> None:
+    """Raises SingleSignOnFailed (`issuer_changed`) where the bindings are of people of another issuer."""
+    if not KnownIssuer.objects.filter(pk=provider.key).exists():
+        _note_issuer(provider)
+    if not KnownIssuer.objects.filter(pk=provider.key, issuer=provider.issuer).exists():
+        raise SingleSignOnFailed("issuer_changed")
+
+
+@db.write_transaction
+def _note_issuer(provider: Provider) -> None:
+    row = KnownIssuer(provider=provider.key, issuer=provider.issuer)
+    KnownIssuer.objects.bulk_create([row], ignore_conflicts=True)
 
 
 def _subject(identity: Identity) -> PolicySubject:

@@ -186,8 +186,7 @@ def _make_empty_input() -> None:
     fresh = f".{EMPTY_INPUT_NAME}.tmp"
     with suppress(FileNotFoundError):
         os.unlink(fresh)
-    files.create_file(fresh, b"{}")
-    os.chmod(fresh, 0o444)  # scripts may have a user of their own
+    files.create_file(fresh, b"{}", 0o400)
     os.rename(fresh, EMPTY_INPUT_NAME)  # scripts of an earlier launcher may be about to open it
 
 

@@ -51,9 +51,12 @@ def create_file(path: str, data: bytes, mode: int = 0o600) -> None:
         os.close(descriptor)
 
 
-def make_attempt_folder(path: str) -> None:
-    """The folder of an attempt that has not started; whoever made it before, it says so. OSError, UnsafeTarget."""
-    ensure_private_directory(os.path.dirname(path), PASSABLE)
+def make_attempt_folder(path: str, *, passable: bool = False) -> None:
+    """The folder of an attempt that has not started; whoever made it before, it says so. OSError, UnsafeTarget.
+
+    `passable`: the script will be another user's, who has to come through the folder above.
+    """
+    ensure_private_directory(os.path.dirname(path), PASSABLE if passable else 0o700)
     os.mkdir(path, PREPARED)
 
 
@@ -63,7 +66,9 @@ class AttemptFolder:
     def __init__(self, spec: LaunchSpec) -> None:
         self.path = spec.attempt_dir
         self._owner = spec.run_as
-        self._given = [] if spec.input is None else [INPUT]
+        # The node's one empty input lies where only the panel comes.
+        self._input = "{}" if spec.input is None and spec.run_as is not None else spec.input
+        self._given = [] if self._input is None else [INPUT]
         if isinstance(spec.body, ScriptBody):
             self._given.append(spec.body.filename)
         if needs_file(spec):
@@ -77,7 +82,7 @@ class AttemptFolder:
         """
         taken_over = False
         try:
-            make_attempt_folder(self.path)
+            make_attempt_folder(self.path, passable=self._owner is not None)
         except FileExistsError:
             taken_over = True
         self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -91,8 +96,8 @@ class AttemptFolder:
             raise PrepareError("attempt_started", "this attempt was started before")
         if taken_over:
             self._clear()
-        if spec.input is not None:
-            create_file(f"{self.path}/{INPUT}", to_bytes(spec.input))
+        if self._input is not None:
+            create_file(f"{self.path}/{INPUT}", to_bytes(self._input))
         if isinstance(spec.body, ScriptBody):
             create_file(f"{self.path}/{spec.body.filename}", to_bytes(spec.body.source))
         elif isinstance(spec.body, ShellBody) and needs_file(spec):
@@ -105,6 +110,11 @@ class AttemptFolder:
         os.mkdir(f"{self.path}/{WORK}", 0o700)
         for name in (*self._given, WORK):
             os.chown(f"{self.path}/{name}", owner.uid, owner.gid, follow_symlinks=False)
+
+    @property
+    def input(self) -> str | None:
+        """The path of what the script was given; None for nothing."""
+        return None if self._input is None else f"{self.path}/{INPUT}"
 
     @property
     def scratch(self) -> str:

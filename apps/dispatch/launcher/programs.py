@@ -15,8 +15,6 @@ DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin"
 SHELL = b"/bin/sh"
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
-# By SIGXCPU at the limit, or by SIGKILL a little later.
-CPU_ENDED = (128 + signal.SIGXCPU, 128 + signal.SIGKILL)
 
 Environment = dict[bytes, bytes]
 # What launcher and interpreter ignore; a script would inherit that. All others stand at their default.

@@ -18,32 +18,26 @@ from contextlib import suppress
 from apps.artifacts.facts import ArtifactFileError, TruncationFact, publish_fact
 from apps.dispatch.journal import ACCEPTED, LAUNCHING, STARTED, Entry
 from apps.dispatch.launcher import confine, hooks, programs, tree
-from apps.dispatch.launcher.cgroups import Group
-from apps.dispatch.launcher.confine import Confinement
 from apps.dispatch.launcher.control import Channel
 from apps.dispatch.launcher.files import (
-    INPUT,
     LOG_FACT,
     OUTPUT,
-    SHELL_BODY,
     STOP_FACT,
     AttemptFolder,
     PrepareError,
     make_working_folder,
-    needs_file,
 )
 from apps.dispatch.launcher.loop import Loop, boot_s, wall_ms
 from apps.dispatch.launcher.output import LogSink, Pump
 from apps.dispatch.launcher.programs import CannotStart, Environment
 from apps.dispatch.launcher.spec import (
     SPEC_BYTES_MAX,
-    CommandBody,
     LaunchSpec,
-    ShellBody,
     SpecError,
     parse,
     to_bytes,
 )
+from apps.dispatch.launcher.starting import Starter
 from apps.dispatch.receipts import Receipt, ReceiptExists, ReceiptStore, Reservation
 
 LEFTOVER_GRACE_MS = 2_000
@@ -55,8 +49,6 @@ RECEIPT_PAUSE_S = 1.0
 STOPPED_BEFORE_BODY = 128 + 15
 NEVER_REAPED = 128 + 9
 BROKEN = 255
-# What the kernel counts finely for its limit is told in hundredths.
-TIMES_S = 0.1
 # Only what cost little stays warm: a shim that has seen much has grown, and a long run gains nothing.
 WARM_RUN_S = 10.0
 WARM_BYTES = 65_536
@@ -135,7 +127,7 @@ def _prepare(
         channel.send("failed", *failure)
     if failure is not None or not loop.go:
         return None
-    given = empty_input if spec.input is None else f"{spec.attempt_dir}/{INPUT}"
+    given = folder.input or empty_input
     return Run(
         spec, given, channel=channel, loop=loop, folder=folder, sink=sink, reservation=reservation, note=note
     )
@@ -158,12 +150,6 @@ class _Journal:
         self._reservation.note(
             Entry(spec.run_id, spec.attempt_id, state, self._pid, self.start_ticks, self._boot, wall_ms())
         )
-
-
-def _children_s() -> float:
-    """Processor seconds of everything this shim has collected, and of what that had collected."""
-    spent = os.times()
-    return spent.children_user + spent.children_system
 
 
 def _read_whole(descriptor: int) -> bytes:
@@ -198,14 +184,12 @@ class Run:
         self._sink = sink
         self._reservation = reservation
         self._pump = Pump(sink)
+        self._starter = Starter(spec, sink, self._pump.write_end)
         self._cause: str | None = None
         self._cause_at_ms = 0
         self._body_pid = 0
         self._announced = False
         self._started_at_ms = wall_ms()
-        self._group: Group | None = None
-        self._confinement: Confinement | None = None
-        self._cpu_s = 0.0
         self._deadline_s = self._deadline()
         loop.watch(self._pump)
 
@@ -222,7 +206,7 @@ class Run:
         stop_fact = None
         with suppress(Exception):
             stop_fact = self._end_tree()
-        if self._spec.limits is not None and code != 0:
+        if self._spec.limits is not None:
             with suppress(Exception):
                 stop_fact = self._limit_fact(code, stop_fact)
         done = self._publish(code if code is not None else self._interrupted_code(), stop_fact, receipt_tries)
@@ -245,8 +229,7 @@ class Run:
         self._loop.unwatch(self._pump)
         self._pump.close()
         self._folder.close()
-        if self._group is not None:
-            self._group.remove()
+        self._starter.close()
         os.chdir("/")
 
     def _deadline(self) -> float | None:
@@ -264,15 +247,12 @@ class Run:
     def _phases(self) -> int | None:
         """Exit code of the body, or None when a stop or the deadline came first."""
         spec = self._spec
-        if spec.run_as is not None or spec.limits is not None:
-            self._confinement = self._confine()
-        else:
-            try:
-                os.chdir(to_bytes(spec.cwd))
-            except OSError as error:
-                self._sink.say(f"the working folder cannot be used: {os.strerror(error.errno or 0)}")
-                self._announce(0)
-                return programs.NOT_EXECUTABLE
+        try:
+            self._starter.get_ready()
+        except CannotStart as error:
+            self._sink.say(error.text)
+            self._announce(0)
+            return error.exit_code
         env = {to_bytes(name): to_bytes(value) for name, value in spec.env.items()}
         env[b"QINGLONG_INPUT"] = to_bytes(self._input)
         env[b"QINGLONG_OUTPUT"] = to_bytes(f"{self._folder.scratch}/{OUTPUT}")
@@ -306,7 +286,7 @@ class Run:
     ) -> bool:
         """Run a hook to its end; False when it did not get there. A failure is one line in the log."""
         try:
-            pid = self._start(lambda: (programs.SHELL, argv), env, extra)
+            pid = self._starter.hook(argv, env, extra)
         except CannotStart as error:
             self._sink.say(f"{name}: {error.text}")
             return False
@@ -318,57 +298,13 @@ class Run:
 
     def _body(self, env: Environment) -> int | None:
         try:
-            self._body_pid = self._start(lambda: self._program(env), env)
+            self._body_pid = self._starter.body(env)
         except CannotStart as error:
             self._announce(0)
             self._sink.say(error.text)
             return error.exit_code
         self._announce(self._loop.expect(self._body_pid))
         return self._wait(self._body_pid)
-
-    def _program(self, env: Environment) -> tuple[bytes, list[bytes]]:
-        """What is started, and its arguments. CannotStart."""
-        body = self._spec.body
-        if isinstance(body, CommandBody):
-            argv = [to_bytes(argument) for argument in body.argv]
-            return programs.find(argv[0], env), argv
-        if isinstance(body, ShellBody):
-            return programs.SHELL, self._shell_argv(body)
-        candidates = [[to_bytes(part) for part in candidate] for candidate in body.interpreter]
-        argv = programs.find_first(candidates, env)
-        source = to_bytes(f"{self._spec.attempt_dir}/{body.filename}")
-        return argv[0], [*argv, source, *[to_bytes(argument) for argument in body.args]]
-
-    def _start(
-        self,
-        find: Callable[[], tuple[bytes, list[bytes]]],
-        env: Environment,
-        extra: tuple[int, int] | None = None,
-    ) -> int:
-        if self._confinement is not None:
-            return self._confinement.start(find, env, self._pump.write_end, extra)
-        path, argv = find()
-        return programs.start(path, argv, env, self._pump.write_end, extra)
-
-    def _confine(self) -> Confinement:
-        """How processes are started where they get another user or limits."""
-        spec = self._spec
-        if spec.limits is not None:
-            self._cpu_s = _children_s()
-            self._group = Group.make(spec.attempt_id, spec.limits)
-            held = self._group.held if self._group else frozenset[str]()
-            for line in confine.weaker(spec.limits, held, spec.run_as is not None):
-                self._sink.say(line)
-        if spec.run_as is not None:
-            # A script may open its output by name, as /dev/stdout.
-            os.fchown(self._pump.write_end, spec.run_as.uid, spec.run_as.gid)
-        return Confinement(spec.run_as, spec.limits, self._group, to_bytes(spec.cwd))
-
-    def _shell_argv(self, body: ShellBody) -> list[bytes]:
-        args = [to_bytes(argument) for argument in body.args]
-        if needs_file(self._spec):
-            return [programs.SHELL, to_bytes(f"{self._spec.attempt_dir}/{SHELL_BODY}"), *args]
-        return [programs.SHELL, b"-c", to_bytes(body.text), b"sh", *args]
 
     def _announce(self, pid: int) -> None:
         """Tell the session once that something was started; pid 0 when there was nothing to start."""
@@ -422,8 +358,7 @@ class Run:
         while not self._loop.childless and boot_s() < limit:
             killed_at_ms = killed_at_ms or wall_ms()
             seen |= tree.kill(root)
-            if self._group is not None:
-                self._group.kill()
+            self._starter.kill()
             self._settle(boot_s() + KILL_ROUND_S)
         self._pump.drain()
         left = [] if self._loop.childless else tree.descendants(root).items()
@@ -442,16 +377,7 @@ class Run:
 
     def _limit_fact(self, code: int | None, fact: dict[str, object] | None) -> dict[str, object] | None:
         """Adds the limit that was met, where that can be known, and says it in the log."""
-        limits = self._spec.limits
-        met = self._group.reached() if self._group is not None else None
-        if (
-            met is None
-            and limits is not None
-            and limits.cpu_seconds is not None
-            and code in programs.CPU_ENDED
-            and _children_s() - self._cpu_s >= limits.cpu_seconds - TIMES_S
-        ):
-            met = "cpu_seconds"
+        met = self._starter.met(code)
         if met is None:
             return fact
         self._sink.say(f"the limit {met} was met")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand
 
 from apps.core.errors import DomainError
@@ -14,9 +15,11 @@ class Command(BaseCommand):
     help = "Carries runs out until it is told to stop; scripts outlive it."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        from apps.dispatch import run_as, session
+        from apps.dispatch import session
+        from apps.dispatch.supervisor import launcher
 
-        run_as.wanted()  # a node that cannot start scripts takes none from the others
+        if settings.RUN_AS is not None:
+            launcher.get_ready()  # a node that cannot start scripts takes none from the others
         try:
             session.run_resident()
         except DomainError as error:
