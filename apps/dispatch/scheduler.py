@@ -39,6 +39,8 @@ BEAT_S = 2.0
 # Nothing answers a ring, or a session goes round no more: what is needed is seconds, this is many times that.
 DEAF_AFTER = timedelta(seconds=6)
 SILENT_S = 7.0
+# How long one that was asked to start anew may take before it is asked again.
+PATIENCE_S = 15.0
 
 logger = logging.getLogger("qinglong.scheduler")
 
@@ -201,20 +203,24 @@ class _Watch:
     def __init__(self, requests: int | None) -> None:
         self._requests = requests
         self._silent: dict[int, float] = {}
+        self._asked_at: dict[str, float] = {}
 
     def look(self, now: datetime) -> None:
         """Names each cluster that is deaf or whose session went silent since the last look."""
         for name in deaf_clusters(now):
-            logger.error("cluster %s answers no ring", name)
-            self._ask(name)
+            self._ask(name, "answers no ring")
         silent = node.silent_slots(SILENT_S)
         # Once for each silence: a session that was started apart from us is not brought back by a new start.
         if silent.items() - self._silent.items():
-            logger.error("a session of this node shows no life")
-            self._ask(RUNS)
+            self._ask(RUNS, "has a session that shows no life")
         self._silent = silent
 
-    def _ask(self, name: str) -> None:
+    def _ask(self, name: str, why: str) -> None:
+        """Once in PATIENCE_S: while a cluster starts anew it is as deaf as before."""
+        if time.monotonic() - self._asked_at.get(name, -PATIENCE_S) < PATIENCE_S:
+            return
+        self._asked_at[name] = time.monotonic()
+        logger.error("cluster %s %s", name, why)
         if self._requests is not None:
             _tell(self._requests, name)
 

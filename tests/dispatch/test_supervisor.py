@@ -300,14 +300,24 @@ def test_a_control_cluster_with_a_job_under_way_is_busy(time: Time) -> None:
 
 
 @pytest.mark.django_db
-def test_a_silent_session_is_asked_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_session_is_asked_about_once(time: Time, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that was started apart from the supervisor comes back by no new start of the cluster."""
     requests, wishes = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     watch = scheduler._Watch(wishes)
+    monkeypatch.setattr(scheduler, "PATIENCE_S", 0.0)
     for silent in ({}, {1: 5.0}, {1: 5.0}, {}, {1: 5.0}, {1: 9.0, 2: 1.0}):
         monkeypatch.setattr("apps.core.node.silent_slots", lambda _after, silent=silent: silent)
         watch.look(clock.now())
     assert os.read(requests, 4096) == b"runs\n" * 3
+    monkeypatch.setattr(scheduler, "PATIENCE_S", 15.0)
+    scheduler._ring("runs")
+    for _ in range(3):
+        watch.look(clock.now() + timedelta(seconds=7))
+    with pytest.raises(BlockingIOError):
+        os.read(requests, 4096)
+    watch._asked_at["runs"] -= 15
+    watch.look(clock.now() + timedelta(seconds=7))
+    assert os.read(requests, 4096) == b"runs\n", "one that is only starting is not started once more"
     for descriptor in (requests, wishes):
         os.close(descriptor)
 
