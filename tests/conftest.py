@@ -11,6 +11,31 @@ from django.utils import translation
 
 from apps.core import clock, participants
 
+_DATABASE = {"db", "transactional_db", "seeded"}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--second-engine",
+        action="store_true",
+        help="leaves out what another engine would show again: tests without a database, and those marked one_engine",
+    )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--second-engine"):
+        return
+    config.hook.pytest_deselected(items=[item for item in items if not _knows_its_engine(item)])
+    items[:] = [item for item in items if _knows_its_engine(item)]
+
+
+def _knows_its_engine(item: pytest.Item) -> bool:
+    if item.get_closest_marker("one_engine"):
+        return False
+    stored = item.get_closest_marker("django_db") or item.get_closest_marker("e2e")
+    return stored is not None or not _DATABASE.isdisjoint(getattr(item, "fixturenames", ()))
+
 
 def _flush_kept_rows() -> None:
     """Lets the flush between tests empty tables whose rows nobody may delete; PostgreSQL truncates anyway."""

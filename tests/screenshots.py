@@ -108,7 +108,7 @@ def end(up: Up) -> None:
 
 def furnish(up: Up, **extra: str) -> dict[str, str]:
     """Tasks, runs in every state that can be made for real, a past; the pages by name."""
-    api = Api(up.port, set_up(up, **extra))
+    api = Api(up.port, set_up(up.home, **extra))
     tasks = {}
     for fields in TASKS:
         enabled = fields.get("enabled", True)

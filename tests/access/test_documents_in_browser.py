@@ -16,6 +16,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 @pytest.mark.e2e
 @pytest.mark.skipif(CHROMIUM is None, reason="no browser here")
+@pytest.mark.one_engine
 @pytest.mark.django_db(transaction=True)
 def test_operations_are_listed_without_a_violation(seeded: None, live_server: LiveServer) -> None:
     from playwright.sync_api import sync_playwright

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.furnished import furnish
 from tests.e2e.person import House
 from tests.e2e.up_kit import Up, database
 from tests.e2e.window import ARGUMENTS, CHROMIUM, Window
@@ -20,6 +21,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker("e2e")
+            # Tests of a module share a panel: on two processes it would be started twice.
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +44,9 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     """A running panel without an account."""
     with database() as extra:
-        tree = Up(tmp_path_factory.mktemp("panel") / "home", **extra)
+        home = tmp_path_factory.mktemp("panel") / "home"
+        furnish(home, **extra)
+        tree = Up(home, **extra)
         try:
             yield tree.wait_ready()
         finally:

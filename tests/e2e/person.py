@@ -52,10 +52,10 @@ def manage(home: Path, *arguments: str, **extra: str) -> str:
     return ended.stdout
 
 
-def set_up(up: Up, **extra: str) -> str:
-    """First account and a token, by the commands for scripts while `up` runs."""
-    manage(up.home, "setup", "--username", NAME, "--password-env", "FIRST", FIRST=PASSWORD, **extra)
-    return manage(up.home, "create_token", "--username", NAME, "--name", "e2e", **extra).split()[-1]
+def set_up(home: Path, **extra: str) -> str:
+    """First account and a token, by the commands for scripts."""
+    manage(home, "setup", "--username", NAME, "--password-env", "FIRST", FIRST=PASSWORD, **extra)
+    return manage(home, "create_token", "--username", NAME, "--name", "e2e", **extra).split()[-1]
 
 
 class Api:
@@ -355,10 +355,12 @@ class House:
 
     @classmethod
     def build(cls, home: Path, *arguments: str, **extra: str) -> House:
+        from tests.e2e.furnished import furnish
+
+        token = furnish(home, owned=True, **{name: extra[name] for name in extra if name == "DATABASE_URL"})
         up = Up(home, *arguments, **extra)
         try:
             up.wait_ready()
-            token = set_up(up, **extra)
             return cls(up, Api(up.port, token), Browser(up.port).sign_in(), extra)
         except BaseException:
             up.stop()

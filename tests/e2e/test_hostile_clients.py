@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import socket
 
+import pytest
+
 from apps.dispatch.supervisor import web
 from tests.e2e.person import House
 from tests.e2e.up_kit import eventually
+
+pytestmark = pytest.mark.one_engine
 
 
 def test_requests_that_never_end_hold_no_thread_for_ever(house: House) -> None:

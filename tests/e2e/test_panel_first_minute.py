@@ -12,6 +12,8 @@ import pytest
 from tests.e2e.up_kit import Up, database
 from tests.e2e.window import Window
 
+pytestmark = pytest.mark.one_engine
+
 GREEN = ".ql-chip[data-state=succeeded]"
 
 

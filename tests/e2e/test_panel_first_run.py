@@ -10,6 +10,8 @@ import pytest
 from tests.e2e.up_kit import Up, eventually
 from tests.e2e.window import Window
 
+pytestmark = pytest.mark.one_engine
+
 WORDS: dict[str, dict[str, Any]] = {
     "en": {"live": "Runs now.", "done": "Succeeded after", "stopped": "Stopped after", "title": "Dashboard"},
     "zh-hans": {"live": "正在运行。", "done": "后成功。", "stopped": "后停止。", "title": "仪表盘"},

@@ -13,7 +13,11 @@ from tests.e2e import chrome
 from tests.e2e.chrome import Person
 from tests.e2e.person import House
 
-pytestmark = [pytest.mark.e2e, pytest.mark.skipif(chrome.CHROMIUM is None, reason="no browser here")]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.one_engine,
+    pytest.mark.skipif(chrome.CHROMIUM is None, reason="no browser here"),
+]
 
 VIEW = "document.querySelector('[data-log-view]')"
 

@@ -14,7 +14,11 @@ from tests.e2e import chrome
 from tests.e2e.chrome import Person, axe_faults
 from tests.e2e.up_kit import Up, database
 
-pytestmark = [pytest.mark.e2e, pytest.mark.skipif(chrome.CHROMIUM is None, reason="no browser here")]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.one_engine,
+    pytest.mark.skipif(chrome.CHROMIUM is None, reason="no browser here"),
+]
 
 FIRST_VISIT_KB = 250
 LIST_HTML_KB = 150

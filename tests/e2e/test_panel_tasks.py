@@ -10,6 +10,8 @@ import pytest
 from tests.e2e.up_kit import Up
 from tests.e2e.window import Window
 
+pytestmark = pytest.mark.one_engine
+
 P = "/panel/p/default"
 # Tabs, blanks at a line's end, an empty first line, quotes, other scripts, and no line break at the end.
 AWKWARD = "\n\tif x:  \n\t\techo \"a\"'b' `c` $D \\\n\n  末尾 \t\u00a0é"

@@ -19,7 +19,7 @@ from tests.e2e.person import Api, manage
 from tests.e2e.up_kit import Up, database, eventually, free_port
 from tests.e2e.window import NAME, PASSWORD, Window
 
-pytestmark = pytest.mark.skipif(nginx.PROGRAM is None, reason="no nginx here")
+pytestmark = [pytest.mark.one_engine, pytest.mark.skipif(nginx.PROGRAM is None, reason="no nginx here")]
 
 
 @dataclass

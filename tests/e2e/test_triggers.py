@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.person import Api, House, set_up
+from tests.e2e.furnished import furnish
+from tests.e2e.person import Api, House
 from tests.e2e.up_kit import Up, database, eventually
 
 
@@ -99,9 +100,9 @@ def extra() -> Iterator[dict[str, str]]:
 
 def test_boot_triggers_fire_once_per_start_of_up(tmp_path: Path, extra: dict[str, str]) -> None:
     home = tmp_path / "home"
+    token = furnish(home, owned=True, **extra)
     up = Up(home, **extra).wait_ready()
     try:
-        token = set_up(up, **extra)
         api = Api(up.port, token)
         task = api.make(command=["true"])
         trigger(api, task, kind="cron", schedule="@boot")

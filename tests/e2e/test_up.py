@@ -16,7 +16,8 @@ import psycopg
 import pytest
 
 from apps.core import runtime
-from tests.e2e.person import manage
+from tests.e2e.furnished import furnish
+from tests.e2e.person import Api, set_up
 from tests.e2e.up_kit import Up, database, eventually
 
 pytestmark = pytest.mark.e2e
@@ -105,7 +106,7 @@ def test_a_setting_that_does_not_exist(home: Path) -> None:
 def test_a_database_of_another_version(home: Path) -> None:
     """One that a later version was at work on, and one whose tables an earlier one made: nothing is started."""
     with database() as own:
-        manage(home, "migrate", "-v0", **own)
+        furnish(home, **own)
         later = (
             "INSERT INTO django_migrations (app, name, applied) VALUES ('runs', '0099_later', '2030-01-01')"
         )
@@ -121,6 +122,12 @@ def test_it_says_where_it_is_and_how_to_set_it_up(shared: Up) -> None:
     links = [line for line in shared.output.splitlines() if "/setup?token=" in line]
     assert len(links) == 1
     assert (shared.home / "run" / "setup").read_text().strip() == links[0].partition("token=")[2]
+
+
+def test_it_is_set_up_by_commands_while_it_runs(shared: Up, db: dict[str, str]) -> None:
+    token = set_up(shared.home, **db)
+    assert Api(shared.port, token).ok("GET", "/me")["subject"]
+    assert not (shared.home / "run" / "setup").exists()
 
 
 def test_what_lies_in_the_home_is_private(shared: Up) -> None:
@@ -180,6 +187,7 @@ def test_a_frozen_cluster_still_hears(shared: Up) -> None:
 
 def test_sigterm_drains(home: Path, db: dict[str, str]) -> None:
     with database() as own:
+        furnish(home, **own)
         up = Up(home, **own).wait_ready()
         try:
             begun = time.monotonic()
@@ -198,6 +206,7 @@ def test_sigterm_drains(home: Path, db: dict[str, str]) -> None:
 
 def test_a_signal_to_the_whole_group_drains_too(home: Path) -> None:
     with database() as own:
+        furnish(home, **own)
         up = Up(home, **own).wait_ready()
         try:
             os.killpg(up.process.pid, signal.SIGTERM)
@@ -209,6 +218,7 @@ def test_a_signal_to_the_whole_group_drains_too(home: Path) -> None:
 
 def test_a_second_sigterm_stops_what_does_not_end(home: Path) -> None:
     with database() as own:
+        furnish(home, **own)
         up = Up(home, **own).wait_ready()
         try:
             os.kill(up.parts()["ql scheduler"], signal.SIGSTOP)
@@ -223,6 +233,7 @@ def test_a_second_sigterm_stops_what_does_not_end(home: Path) -> None:
 
 def test_a_killed_up_leaves_only_the_launcher_and_the_next_one_starts(home: Path) -> None:
     with database() as own:
+        furnish(home, **own)
         up = Up(home, **own).wait_ready()
         again = None
         try:
