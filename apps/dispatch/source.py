@@ -114,7 +114,7 @@ class RunSource:
         self._start_alone()
         news = self._news(look)
         if not (news.room or news.consumed or news.leases()):
-            return False
+            return self._adopt
         try:
             stored = passes.store(self._loop.fence, news, LEASE_MS)
         except _ALL_ALIKE:
@@ -132,8 +132,10 @@ class RunSource:
         if stored.more and news.room:
             self._loop.look_again()
             return True
-        return bool(stored.stopped) or any(
-            item.failure or item.returned or item.unstarted for item in self._carried.values()
+        return (
+            self._adopt
+            or bool(stored.stopped)
+            or any(item.failure or item.returned or item.unstarted for item in self._carried.values())
         )
 
     def _one_by_one(self, news: News) -> None:

@@ -28,6 +28,7 @@ from django_q.pusher import pusher
 from django_q.worker import worker
 
 from apps.core import wakeups
+from apps.core.db import write_transaction
 from apps.core.doorbell import Doorbell
 from apps.core.errors import Busy
 from apps.dispatch import drain
@@ -115,6 +116,9 @@ class Guard(stock.Sentinel):  # type: ignore[misc]
             raise Frozen("an idle worker was killed")
         else:
             self.reincarnate(part)
+            if part.exitcode < 0:
+                # What it was at waits for its successor, and nobody else would ring for that within a second.
+                _with_database(_ring)
 
 
 def select(name: str, workers: int | None = None) -> None:
@@ -150,7 +154,7 @@ def run(name: str, workers: int | None = None) -> int:
     select(name, workers)
     if name == RUNS:
         Doorbell.watcher = Presence(Conf.WORKERS)
-    _renew_ring(name)
+    _with_database(wakeups.renew)
     try:
         Guard()
     except Frozen as error:
@@ -159,9 +163,16 @@ def run(name: str, workers: int | None = None) -> int:
     return 0
 
 
-def _renew_ring(name: str) -> None:
+@write_transaction
+def _ring(name: str) -> None:
+    wakeups.ring(name)
+
+
+def _with_database(work: Callable[[str], None]) -> None:
+    """Lets something be done about our ring, over a connection that no part will inherit."""
+    name = Conf.CLUSTER_NAME
     try:
-        wakeups.renew(name)
+        work(name)
     except (Busy, DatabaseError) as error:
         # The sweep does the same, only later.
         logger.warning("cluster %s: its ring could not be renewed: %s", name, type(error).__name__)
