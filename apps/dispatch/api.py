@@ -61,13 +61,14 @@ class Workers(Endpoint):
 class NodeSerializer(StrictSerializer):
     """A machine of the installation with its worker places.
 
-    `state`: `online`; `draining`, it takes nothing new and something still runs; `drained`; or `lost`, silent for
-    two minutes while it was to take runs or had some. A node whose clock is more than 5 s off takes no runs.
+    `state`: `online`; `draining`, it takes nothing new and something still runs; `drained`; or, silent for two
+    minutes, `off` where it had signed off and `lost` where it had not, or had runs. A node whose clock is more than
+    5 s off takes no runs.
     """
 
     id = serializers.CharField()
     host = serializers.CharField()
-    state = serializers.ChoiceField(["online", "draining", "drained", "lost"])
+    state = serializers.ChoiceField(["online", "draining", "drained", "off", "lost"])
     labels = serializers.DictField(child=serializers.CharField())
     running = serializers.IntegerField()
     drain_requested_at = MomentField(allow_null=True)

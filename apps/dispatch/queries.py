@@ -63,8 +63,8 @@ def _reason(run: Run, online: Sequence[tuple[int, Mapping[str, str]]]) -> str | 
 class NodeView:
     """A node with its worker places and the leases they hold; `seen_at` is its newest sign of life.
 
-    `state`: `online`, `draining` (it takes nothing, and something still runs), `drained`, or `lost`: silent for two
-    minutes, while it was to take runs or had some.
+    `state`: `online`, `draining` (it takes nothing, and something still runs), `drained`; or, silent for two minutes,
+    `off` where it had signed off, and `lost` where it had not, or had runs.
     """
 
     node: Node
@@ -99,7 +99,7 @@ def view_nodes(found: Sequence[Node]) -> list[NodeView]:
         carried = [lease for lease in leases if node_of[lease.worker_id] == row.pk]
         seen_at = max([row.last_heartbeat_at, *(worker.last_heartbeat_at for worker in own)])
         own.sort(key=lambda worker: worker.place)
-        views.append(NodeView(row, own, carried, seen_at, _state(row, seen_at, bool(carried), now)))
+        views.append(NodeView(row, own, carried, seen_at, _state(row, own, seen_at, bool(carried), now)))
     return views
 
 
@@ -108,13 +108,13 @@ def running_on(node_id: str) -> int:
     return RunDispatchLease.objects.filter(worker__node_id=node_id, status="leased").count()
 
 
-def _state(row: Node, seen_at: datetime, carries: bool, now: datetime) -> str:
+def _state(row: Node, places: Sequence[Worker], seen_at: datetime, carries: bool, now: datetime) -> str:
     drains = row.drain_requested_at is not None
     if drains and not carries:
         return "drained"
-    if seen_at <= now - nodes.LOST_AFTER:
-        return "lost"
-    return "draining" if drains else "online"
+    if seen_at > now - nodes.LOST_AFTER:
+        return "draining" if drains else "online"
+    return "lost" if carries or any(worker.status != "offline" for worker in places) else "off"
 
 
 def page_workers(*, limit: int = pages.DEFAULT_LIMIT, cursor: str | None = None) -> Page[Worker]:

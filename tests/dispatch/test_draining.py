@@ -15,6 +15,7 @@ from apps.core import clock, db, node
 from apps.dispatch import presence, queries
 from apps.dispatch.errors import NodeDraining, NodeNotFound, WorkerNotFound
 from apps.dispatch.fence import WorkerFence
+from apps.dispatch.health import silent_workers
 from apps.dispatch.models import Node, Worker
 from apps.dispatch.services import draining, expiry, nodes, workers
 from tests.people import api, member
@@ -129,12 +130,19 @@ def test_the_state_of_a_node(time: Any) -> None:
     assert state() == ("lost", 1)
     drain_node(wanted=False)
     assert state() == ("lost", 1)
-    kit.advance(kit.worker(1), lease)
+    again = kit.worker(1)
     assert state() == ("online", 1)
     assert expiry.expire(lease.attempt_id) == "unstarted_released"
-    drain_node()
     time.advance(120_000)
-    assert state() == ("drained", 0), "one that was drained and switched off is not missed"
+    assert state() == ("lost", 0), "it never signed off"
+    assert silent_workers() is not None
+    drain_node()
+    assert state() == ("drained", 0) and silent_workers() is None, "a drain says that somebody knows"
+    drain_node(wanted=False)
+    assert state() == ("off", 0)
+    workers.leave(again)
+    assert WorkerFence.of(workers.register(kit.NODE, 1, 8, ["runs"])).generation == again.generation + 1
+    assert state() == ("online", 0)
 
 
 def test_over_the_api_by_administrators_only() -> None:

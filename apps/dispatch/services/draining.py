@@ -52,9 +52,14 @@ def set_worker(draining: bool, worker_id: str, *, actor: tuple[str, str], origin
 
 
 def _show(workers: QuerySet[Worker], draining: bool, now: datetime) -> None:
-    """What sessions go by; a place that was drained by itself stays so when its node is resumed."""
+    """What sessions go by; a place that was drained by itself stays so when its node is resumed.
+
+    A place that shows no life is signed off by its drain: somebody knows of it, and nobody need be told any more.
+    """
     found = workers.filter(pk__in=[row.pk for row in db.lock(workers.order_by("pk"))])
     if draining:
+        silent = found.exclude(status="offline").filter(lease_expires_at__lte=now)
+        silent.update(status="offline", version=F("version") + 1, updated_at=now)
         found.filter(status="online").update(status="draining", version=F("version") + 1, updated_at=now)
     else:
         again = found.filter(status="draining", drain_requested_at__isnull=True)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
+from django.db.models import Exists, OuterRef, Q
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from apps.core import clock
 from apps.dispatch import queries
-from apps.dispatch.models import Node
+from apps.dispatch.models import Node, Worker
 from apps.dispatch.queries import NodeView
 from apps.dispatch.services import draining, nodes
 from apps.panel.page import ADMINISTRATOR, ORIGIN, Action, Page
@@ -18,6 +20,8 @@ from apps.runs.models import Run
 
 MOST = 100
 SHOWN = 10
+# A node that signed off and was not seen since then is not shown any more.
+FORGOTTEN_AFTER = timedelta(days=30)
 
 
 class Workers(Page):
@@ -28,7 +32,10 @@ class Workers(Page):
     title = gettext_lazy("Workers")
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        found = list(Node.objects.order_by("-last_heartbeat_at", "id")[:MOST])
+        there = Q(last_heartbeat_at__gt=clock.now() - FORGOTTEN_AFTER) | Exists(
+            Worker.objects.filter(node_id=OuterRef("pk")).exclude(status="offline")
+        )
+        found = list(Node.objects.filter(there).order_by("-last_heartbeat_at", "id")[:MOST])
         cards = [_card(view) for view in queries.view_nodes(found)]
         # The very condition of the candidates' index.
         waiting = Run.objects.filter(
@@ -43,7 +50,7 @@ class Workers(Page):
         )
 
 
-_ORDER = {"online": 0, "draining": 1, "lost": 2, "drained": 3}
+_ORDER = {"online": 0, "draining": 1, "lost": 2, "drained": 3, "off": 4}
 
 
 def _card(view: NodeView) -> dict[str, Any]:
