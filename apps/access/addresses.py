@@ -45,6 +45,11 @@ def check_networks(texts: Collection[str]) -> list[str]:
         ) from error
 
 
+def is_address(text: str) -> bool:
+    """Whether a host is an address and no name."""
+    return _parsed(text) is not None
+
+
 def lies_in(address: str, networks: Iterable[str]) -> bool:
     """Whether an address is in one of the networks."""
     found = _parsed(address)

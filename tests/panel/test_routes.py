@@ -25,7 +25,7 @@ METHODS = ("GET", "POST")
 
 def address(pattern: str, **values: str) -> str:
     def value(found: re.Match[str]) -> str:
-        return values.get(found[2], str(uuid.UUID(int=1)))
+        return values.get(found[2], "1" if found[1] == "int" else str(uuid.UUID(int=1)))
 
     return "/panel/" + re.sub(r"<(\w+):(\w+)>", value, pattern)
 

@@ -13,7 +13,7 @@ from django_otp_webauthn.helpers import WebAuthnHelper
 from django_otp_webauthn.models import WebAuthnAttestation, WebAuthnCredential
 from webauthn.helpers.exceptions import WebAuthnException
 
-from apps.access.addresses import origin_of
+from apps.access.addresses import host_of, is_address, origin_of
 from apps.access.errors import PasskeyRefused
 from apps.access.factors import codes
 from apps.access.models import User
@@ -119,6 +119,16 @@ def remove(user: User, passkey_id: int) -> None:
     WebAuthnCredential.objects.filter(pk=found.pk).delete()
     _record(user, "factor.removed", found.name)
     codes.forget_recovery_codes_without_factor(user)
+
+
+def are_possible(request: HttpRequest) -> bool:
+    """Whether browsers make passkeys here: they belong to a host name, never to an address."""
+    return not is_address(host_of(request))
+
+
+def are_in_use(request: HttpRequest) -> bool:
+    """Whether the door needs to offer them at all."""
+    return are_possible(request) and WebAuthnCredential.objects.exists()
 
 
 def passkeys_of(user: User) -> list[WebAuthnCredential]:

@@ -19,7 +19,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 
 from apps.access import services
 from apps.access.errors import PasskeyRefused, SignInRefused, TooManyAttempts
-from apps.access.factors import factors_of
+from apps.access.factors import factors_of, passkeys
 from apps.access.models import User
 from apps.access.services import entry
 from apps.core import clock
@@ -63,7 +63,13 @@ class SignIn(DoorView):
         target = safe_next(request, reverse("panel:index"))
         if isinstance(request.user, User):
             return HttpResponseRedirect(target)
-        return self.show(title=_("Sign in"), next=target, name="", needs_setup=projects.is_claimable())
+        return self.show(
+            title=_("Sign in"),
+            next=target,
+            name="",
+            needs_setup=projects.is_claimable(),
+            passkeys=passkeys.are_in_use(request),
+        )
 
     def post(self, request: HttpRequest) -> HttpResponse:
         target = safe_next(request, reverse("panel:index"))
@@ -74,7 +80,9 @@ class SignIn(DoorView):
             elif entry.enter(request, name, password) is None:
                 return HttpResponseRedirect(f"{reverse('login-second')}?{urlencode({'next': target})}")
         except (SignInRefused, TooManyAttempts, PasskeyRefused) as refusal:
-            return self.refused(refusal, title=_("Sign in"), next=target, name=name)
+            return self.refused(
+                refusal, title=_("Sign in"), next=target, name=name, passkeys=passkeys.are_in_use(request)
+            )
         return HttpResponseRedirect(target)
 
 

@@ -53,6 +53,7 @@ class Security(Page):
             template=Security.template,
             factors=factors_of(account),
             passkeys=passkeys.passkeys_of(account),
+            passkeys_possible=passkeys.are_possible(self.request),
             sessions=queries.sessions_of(account.subject_id),
             here=here.pk if here else None,
             providers=providers.all_providers(),
