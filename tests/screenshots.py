@@ -117,7 +117,8 @@ def furnish(up: Up, **extra: str) -> dict[str, str]:
             api.ok("PATCH", f"/projects/default/tasks/{task['slug']}", {"enabled": False}, If_Match='"1"')
     for slug, rule in SCHEDULES.items():
         api.ok("POST", f"/projects/default/tasks/{slug}/triggers", {"kind": "cron", "schedule": rule})
-    history(up, **extra)
+    inside(up, "write_past", **extra)
+    blocked, escaped = inside(up, "write_stops", **extra).split()
     failed = api.start(tasks["backup-db"])
     ended = [failed] + [
         api.start(tasks[slug]) for slug in ("build-site", "jd-daily", "weekly-report", "clean-tmp", "disk")
@@ -147,15 +148,37 @@ def furnish(up: Up, **extra: str) -> dict[str, str]:
         "skips": f"{p}/skips/", "audit": f"{p}/audit/", "project": f"{p}/", "projects": "/panel/projects/",
         "people": "/panel/people/", "workers": "/panel/workers/", "tokens": "/panel/tokens/", "go": "/panel/go/?q=s",
         "keys": "/panel/keys/", "not-found": "/panel/runs/00000000-0000-7000-8000-000000000000/",
-        "sign-in": "/panel/login/",
+        "run-blocked": f"/panel/runs/{blocked}/", "run-resolve": f"/panel/runs/{blocked}/stop/resolve/",
+        "run-escaped": f"/panel/runs/{escaped}/", "sign-in": "/panel/login/",
     }  # fmt: skip
 
 
-def history(up: Up, **extra: str) -> None:
-    """A month of totals and the newest ended runs of each task, in the database of the running panel."""
-    code = "import django; django.setup(); from tests import screenshots; screenshots.write_past()"
+def inside(up: Up, name: str, **extra: str) -> str:
+    """What a function of this module prints that works in the database of the running panel."""
+    code = f"import django; django.setup(); from tests import screenshots; screenshots.{name}()"
     env = environment(up.home, DJANGO_SETTINGS_MODULE="qinglong.settings", PYTHONPATH=str(ROOT), **extra)
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, check=True)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, check=True, stdout=subprocess.PIPE)
+    return done.stdout.decode()
+
+
+def write_stops() -> None:
+    """Inside Django: a stop that was not delivered and one that somebody outlived, on a machine that is not here."""
+    from django.db import transaction
+
+    from apps.core import clock
+    from apps.dispatch.models import Node, RunDispatchLease, Worker
+    from tests.dispatch.test_stop_decision import escaping, stopping
+    from tests.runs import kit
+
+    ahead = clock.from_ms(clock.now_ms() + 86_400_000)
+    # In one go, or a session of this machine would take them.
+    with transaction.atomic():
+        blocked, lease = stopping(name="Restart the mail relay")
+        escaped = escaping({"pid": 40_711, "start_ticks": 3}, {"pid": 40_712, "start_ticks": 4})
+        Node.objects.filter(pk=kit.NODE).update(last_heartbeat_at=ahead, host="mail-1")
+        Worker.objects.filter(node_id=kit.NODE).update(last_heartbeat_at=ahead, lease_expires_at=ahead)
+        RunDispatchLease.objects.filter(pk=lease.attempt_id).update(expires_at=ahead)
+    print(blocked.pk, escaped.pk)
 
 
 def neighbours() -> None:

@@ -36,7 +36,7 @@ def sentence(run: Run, events: Sequence[RunEvent], people: Mapping[str, str]) ->
         )
         return said % {"name": name, "time": took}
     why = RULES.get(note) if reason == "policy" else words.CANCEL_REASONS.get(str(reason))
-    if why is None:
+    if why is None or reason == "user":
         return None
     said = _("Stopped after %(time)s: %(why)s.") if begun else _("Stopped before it began: %(why)s.")
     return said % {"why": why, "time": took}

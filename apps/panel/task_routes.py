@@ -24,6 +24,7 @@ pages: list[URLPattern | URLResolver] = [
     _list("tasks/bulk/", task_bulk.Bulk.as_view(), "tasks-bulk"),
     _list("tasks/batch/<uuid:batch>/", task_bulk.ShowBatch.as_view(), "batch"),
     _list("tasks/views/", task_bulk.SaveView.as_view(), "view-save"),
+    _list("tasks/views/<uuid:view>/move/<slug:way>/", task_bulk.MoveView.as_view(), "view-move"),
     _list("tasks/views/<uuid:view>/remove/", task_bulk.RemoveView.as_view(), "view-remove"),
     _list("tasks/examples/", examples.AddExamples.as_view(), "examples"),
     _list("tasks/examples/remove/", examples.RemoveExamples.as_view(), "examples-remove"),

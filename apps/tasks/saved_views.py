@@ -107,5 +107,20 @@ def remove_view(grant: Grant, view_id: UUID) -> str:
     return view.name
 
 
+@write_transaction
+def move_view(grant: Grant, view_id: UUID, by: int) -> SavedView:
+    """Moves a view of the grant's person by so many places, at most to an end; raises NotFound."""
+    policy.confirm(grant, "task.read")
+    views = of_person(grant.project_id, grant.actor.id)
+    view = next((found for found in views if found.pk == view_id), None) or _none()
+    place = max(0, min(views.index(view) + by, len(views) - 1))
+    views.remove(view)
+    views.insert(place, view)
+    for position, each in enumerate(views, 1):
+        if each.position != position:
+            SavedView.objects.filter(pk=each.pk).update(position=position)
+    return view
+
+
 def _none() -> SavedView:
     raise NotFound

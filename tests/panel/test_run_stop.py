@@ -23,6 +23,7 @@ def test_a_blocked_stop_asks_for_a_decision(time: Any) -> None:
     for part in ({}, {"X-Part": "1"}):
         html = ann.get(path, headers=part).content.decode()
         assert "its process number belongs to another process now" in html and resolve in html
+        assert "has not passed it on yet" not in html, "one banner, the one that knows more"
     assert resolve not in eve.get(path).content.decode()
     assert eve.get(resolve).status_code == 403 and eve.post(resolve).status_code == 403
     form = ann.get(resolve).content.decode()

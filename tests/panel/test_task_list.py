@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -166,6 +167,25 @@ def test_views_and_columns(client: Client) -> None:
     assert "view_name_taken" in refused
     client.post(f"{LIST}views/{view.pk}/remove/")
     assert not SavedView.objects.exists()
+
+
+def test_views_are_put_in_order(client: Client) -> None:
+    for name in "abc":
+        client.post(f"{LIST}views/", {"name": f"view-{name}"})
+    last = SavedView.objects.get(name="view-c")
+
+    def order() -> list[str]:
+        html = client.get(f"{LIST}?view={last.pk}").content.decode()
+        return re.findall(r">view-(\w)</a>", html)
+
+    assert order() == ["a", "b", "c"]
+    html = client.get(f"{LIST}?view={last.pk}").content.decode()
+    assert f"views/{last.pk}/move/earlier/" in html and f"views/{last.pk}/move/later/" not in html
+    for way, expected in (("earlier", "acb"), ("earlier", "cab"), ("earlier", "cab"), ("later", "acb")):
+        answer = client.post(f"{LIST}views/{last.pk}/move/{way}/")
+        assert answer.headers["Location"] == f"{LIST}?view={last.pk}" and order() == list(expected)
+    assert client.post(f"{LIST}views/{last.pk}/move/sideways/").status_code == 404
+    assert browser(member("viewer", "vic")).post(f"{LIST}views/{last.pk}/move/later/").status_code == 404
 
 
 def test_a_viewer_keeps_views_and_sees_nothing_to_press(owner: User) -> None:

@@ -138,6 +138,19 @@ class SaveView(Action):
         return self.back("panel:tasks", kwargs["p"])
 
 
+class MoveView(Action):
+    """Puts a saved view a place earlier or later among the tabs."""
+
+    permissions = {"POST": "task.read"}
+
+    def act(self, p: str, view: UUID, way: str) -> HttpResponse:
+        by = {"earlier": -1, "later": 1}.get(way)
+        if by is None:
+            raise NotFound
+        saved_views.move_view(self.grant, view, by)
+        return HttpResponseRedirect(f"{reverse('panel:tasks', args=[p])}?view={view}")
+
+
 class RemoveView(Action):
     """Forgets a saved view."""
 

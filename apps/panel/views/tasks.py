@@ -106,6 +106,8 @@ class TaskList(Page):
             views=views,
             shown_views=views[:_TABS],
             more_views=views[_TABS:],
+            first_view=views[0].pk if views else None,
+            last_view=views[-1].pk if views else None,
             columns=[(name, word, name not in now.hidden) for name, word in COLUMN_WORDS],
             filtered=not first,
             examples=bool(page.items) and examples.any_left(self.project.pk),
