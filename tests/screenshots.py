@@ -138,6 +138,10 @@ def furnish(up: Up, **extra: str) -> dict[str, str]:
     api.until(following, ["running"])
     api.until(running, ["running"])
     time.sleep(12)
+    agent = api.ok("POST", "/applications", {"type": "agent", "name": "release-bot", "description": "Ships"})[
+        "id"
+    ]
+    me = api.ok("GET", "/me")["subject"]["id"]
     p = "/panel/p/default"
     return {
         "dashboard": "/panel/", "tasks": f"{p}/tasks/", "task": f"{p}/task/backup-db/", "task-new": f"{p}/tasks/new/",
@@ -146,7 +150,8 @@ def furnish(up: Up, **extra: str) -> dict[str, str]:
         "run-succeeded": f"/panel/runs/{ended[1]}/", "run-queued": f"/panel/runs/{waiting}/",
         "run-needing": f"/panel/runs/{needing}/", "run-timed-out": f"/panel/runs/{slow}/", "run-stop": f"/panel/runs/{running}/stop/",
         "skips": f"{p}/skips/", "audit": f"{p}/audit/", "project": f"{p}/", "projects": "/panel/projects/",
-        "people": "/panel/people/", "workers": "/panel/workers/", "tokens": "/panel/tokens/", "go": "/panel/go/?q=s",
+        "people": "/panel/people/", "person": f"/panel/people/{me}/", "security": "/panel/security/",
+        "applications": "/panel/applications/", "application": f"/panel/applications/{agent}/", "workers": "/panel/workers/", "tokens": "/panel/tokens/", "go": "/panel/go/?q=s",
         "keys": "/panel/keys/", "not-found": "/panel/runs/00000000-0000-7000-8000-000000000000/",
         "run-blocked": f"/panel/runs/{blocked}/", "run-resolve": f"/panel/runs/{blocked}/stop/resolve/",
         "run-escaped": f"/panel/runs/{escaped}/", "sign-in": "/panel/login/",

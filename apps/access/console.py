@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import getpass
+import os
+import sys
+
 from django.core.management.base import CommandError
+from django.utils.translation import gettext as _
 
 from apps.core import health
 from apps.core.errors import DomainError, InvalidInput
@@ -23,3 +28,19 @@ def refuse(error: DomainError) -> CommandError:
     else:
         status = REFUSED if error.status < 500 else 1
     return CommandError(f"{error.code}: {' '.join(sentences)}", returncode=status)
+
+
+def read_password(variable: str | None) -> str:
+    """The password out of a variable of the environment, else asked for twice; raises CommandError."""
+    if variable is not None:
+        value = os.environ.get(variable)
+        if not value:
+            raise CommandError(f"password_missing: {_('The variable is empty or not set.')}", returncode=2)
+        return value
+    if not sys.stdin.isatty():
+        sentence = _("There is no terminal to ask on; use --password-env.")
+        raise CommandError(f"password_missing: {sentence}", returncode=2)
+    password = getpass.getpass(_("Password: "))
+    if password != getpass.getpass(_("Password again: ")):
+        raise CommandError(f"password_mismatch: {_('The passwords differ.')}", returncode=2)
+    return password

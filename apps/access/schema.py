@@ -35,6 +35,7 @@ PATH_PARAMETERS = {
     "id": _("Id."),
     "revision": _("Revision id."),
     "name": _("Name."),
+    "token": _("Token id."),
 }
 IF_MATCH = OpenApiParameter(
     "If-Match",

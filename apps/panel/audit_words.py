@@ -20,6 +20,7 @@ ACTS: dict[str, Promise] = {
     "owner-bootstrap.issued": pgettext_lazy("audit", "issued a set-up link"),
     "owner-bootstrap.claimed": pgettext_lazy("audit", "used the set-up link"),
     "password.changed": pgettext_lazy("audit", "changed the password"),
+    "password.reset": pgettext_lazy("audit", "gave a new password from the console"),
     "project.created": pgettext_lazy("audit", "made the project"),
     "project.updated": pgettext_lazy("audit", "changed the project's settings"),
     "project.archived": pgettext_lazy("audit", "archived the project"),

@@ -86,7 +86,7 @@ def groups(visitor: Visitor, project: Project | None, running: int, *, team: boo
     if visitor.account.is_superuser:
         instance.append(Entry("people", "person", _("People"), reverse("panel:people")))
         applications = reverse("panel:applications")
-        instance.append(Entry("applications", "bolt", _("Applications and agents"), applications))
+        instance.append(Entry("applications", "bolt", _("Applications"), applications))
         instance.append(Entry("workers", "workers", _("Workers"), reverse("panel:workers")))
         if settings.SINGLE_SIGN_ON.providers:
             doctor = Entry("login-doctor", "info", _("Sign-in doctor"), reverse("panel:login-doctor"))

@@ -219,3 +219,39 @@ def test_a_new_password_ends_the_other_sessions(time: Time) -> None:
     assert here.get("/api/v3/me").status_code == 200 and other.get("/api/v3/me").status_code == 401
     assert guess("ann", PASSWORD) == 401 and guess("ann", "another long phrase 9") == 302
     assert AuditEntry.objects.filter(action="password.changed").count() == 1
+
+
+def test_the_console_gives_a_new_password_and_ends_every_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    from django.core.management import CommandError, call_command
+
+    from apps.access.factors import codes
+    from apps.access.models import CodeApp
+    from apps.vault import keyring
+
+    keyring.ensure()
+    user = member("viewer", "ann")
+    session = signed_in(user)
+    codes.begin_code_app(user, "panel.example")
+    CodeApp.objects.update(confirmed=True)
+    monkeypatch.setenv("NEW", "another long phrase 9")
+    call_command("changepassword", "ann", password_env="NEW")
+    assert session.get("/api/v3/me").status_code == 401 and codes.has_second_factor(user)
+    call_command("changepassword", "ann", "--forget-second-factor", password_env="NEW")
+    assert not codes.has_second_factor(user)
+    assert guess("ann", PASSWORD) == 401 and guess("ann", "another long phrase 9") == 302
+    entries = AuditEntry.objects.filter(action="password.reset").order_by("sequence")
+    assert [entry.metadata["factors_forgotten"] for entry in entries] == [False, True]
+    monkeypatch.setenv("NEW", "short")
+    for arguments in (["ann"], ["nobody"]):
+        with pytest.raises(CommandError):
+            call_command("changepassword", *arguments, password_env="NEW")
+
+
+def test_a_person_of_a_provider_gets_a_password_from_the_console() -> None:
+    from apps.access.services.accounts import provision_person
+    from apps.access.services.recovery import reset_password
+
+    user = provision_person("cid", "oidc:corp", "s1", origin="tests")
+    assert guess("cid", PASSWORD) == 401
+    reset_password(user, PASSWORD)
+    assert guess("cid", PASSWORD) == 302

@@ -29,7 +29,6 @@ from apps.access.endpoints import (
 )
 from apps.access.models import User
 from apps.core.errors import NotFound
-from apps.identity.models import IdentitySubject
 
 
 class PersonSerializer(StrictSerializer):
@@ -37,7 +36,7 @@ class PersonSerializer(StrictSerializer):
 
     id = serializers.CharField(source="subject_id", read_only=True)
     username = serializers.CharField(read_only=True)
-    status = serializers.ChoiceField(source="subject.status", choices=IdentitySubject.Status.values)
+    status = serializers.CharField(source="subject.status", help_text="`active` or `disabled`.")
     is_administrator = serializers.BooleanField(source="is_superuser")
     version = serializers.IntegerField(source="subject.version", read_only=True)
     created_at = MomentField(read_only=True)
@@ -46,7 +45,7 @@ class PersonSerializer(StrictSerializer):
 class PersonChangeSerializer(StrictSerializer):
     """What can be changed of a person."""
 
-    status = serializers.ChoiceField(choices=IdentitySubject.Status.values)
+    status = serializers.CharField(max_length=16, help_text="`active` or `disabled`.")
     is_administrator = serializers.BooleanField()
 
 

@@ -42,7 +42,7 @@ class TokenSerializer(StrictSerializer):
     """
 
     id = serializers.UUIDField()
-    kind = serializers.ChoiceField(choices=ApiToken.Kind.values)
+    kind = serializers.CharField(help_text="`token` or `client`.")
     name = serializers.CharField()
     scopes = serializers.ListField(child=serializers.CharField())
     project = ReferenceSerializer(allow_null=True)

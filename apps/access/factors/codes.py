@@ -204,6 +204,13 @@ def forget_recovery_codes_without_factor(user: User) -> None:
         RecoveryCode.objects.filter(user=user).delete()
 
 
+def forget_all(user: User) -> None:
+    """Takes app and recovery codes away, inside a transaction of the console's."""
+    for app in CodeApp.objects.filter(user=user):
+        _drop(app)
+    RecoveryCode.objects.filter(user=user).delete()
+
+
 def _new_recovery_codes(user: User) -> list[str]:
     RecoveryCode.objects.filter(user=user).delete()
     plain = ["".join(secrets.choice(_ALPHABET) for _ in range(16)) for _ in range(RECOVERY_CODES)]

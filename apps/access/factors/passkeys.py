@@ -121,6 +121,13 @@ def remove(user: User, passkey_id: int) -> None:
     codes.forget_recovery_codes_without_factor(user)
 
 
+@db.write_transaction
+def remove_all(user: User) -> None:
+    """Takes every passkey away; the caller has seen to another way to sign in."""
+    for one in passkeys_of(user):
+        remove(user, one.pk)
+
+
 def are_possible(request: HttpRequest) -> bool:
     """Whether browsers make passkeys here: they belong to a host name, never to an address."""
     return not is_address(host_of(request))

@@ -53,6 +53,8 @@ def update_application(
     after = {"name": row.name if name is None else name,
              "description": row.description if description is None else description}  # fmt: skip
     _check(after["name"], after["description"])
+    if status is not None and status not in IdentitySubject.Status.values:
+        raise InvalidInput.field("status", _("Not a status."))
     subject = db.lock(IdentitySubject.objects.filter(pk=subject_id)).get()
     cas.update(
         rows, version=version, updated_at=clock.now(), name=after["name"], description=after["description"]

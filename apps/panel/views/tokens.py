@@ -27,7 +27,7 @@ LIFETIMES = (
     ("", pgettext_lazy("lifetime", "no end")),
 )
 PRESETS = (
-    ("all", gettext_lazy("All that I may do, except approvals, people, secrets and tokens")),
+    ("all", gettext_lazy("All that the role allows, except approvals, people, secrets and tokens")),
     ("read", gettext_lazy("Read only")),
     ("run", gettext_lazy("Read, start and stop runs")),
     ("chosen", gettext_lazy("Only the ones named below")),
