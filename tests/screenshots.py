@@ -147,6 +147,7 @@ def furnish(up: Up, **extra: str) -> dict[str, str]:
         "run-needing": f"/panel/runs/{needing}/", "run-timed-out": f"/panel/runs/{slow}/", "run-stop": f"/panel/runs/{running}/stop/",
         "skips": f"{p}/skips/", "audit": f"{p}/audit/", "project": f"{p}/", "projects": "/panel/projects/",
         "people": "/panel/people/", "workers": "/panel/workers/", "tokens": "/panel/tokens/", "go": "/panel/go/?q=s",
+        "sign-in-methods": "/panel/sign-in-methods/", "sign-in-doctor": "/panel/sign-in-doctor/",
         "keys": "/panel/keys/", "not-found": "/panel/runs/00000000-0000-7000-8000-000000000000/",
         "run-blocked": f"/panel/runs/{blocked}/", "run-resolve": f"/panel/runs/{blocked}/stop/resolve/",
         "run-escaped": f"/panel/runs/{escaped}/", "sign-in": "/panel/login/",
