@@ -37,6 +37,7 @@ POSTGRESQL = "database.dump"
 
 _CHUNK = 1024 * 1024
 _MANIFEST_MAX = 64 * 1024 * 1024
+_PASSING = frozenset({".lock", ".tmp"})
 # Who runs the one that is copied says nothing about the copy.
 _NODE_LEFT_OUT = frozenset({"wake", runtime.NAME})
 
@@ -198,7 +199,7 @@ class _Hashing:
 
 
 def _files(prefix: str, root: Path, left_out: frozenset[str]) -> Iterator[tuple[str, Path]]:
-    """Regular files below `root`; locks and sockets mean nothing elsewhere."""
+    """Regular files below `root`; locks, sockets and what is just being written mean nothing elsewhere."""
     for folder, folders, names in os.walk(root):
         below = Path(folder).relative_to(root)
         if below == Path():
@@ -207,7 +208,7 @@ def _files(prefix: str, root: Path, left_out: frozenset[str]) -> Iterator[tuple[
         folders.sort()
         for name in sorted(names):
             path = Path(folder, name)
-            if path.suffix != ".lock" and path.is_file() and not path.is_symlink():
+            if path.suffix not in _PASSING and path.is_file() and not path.is_symlink():
                 yield f"{prefix}/{(below / name).as_posix()}", path
 
 

@@ -43,6 +43,13 @@ def candidates(language: str, path: str) -> Candidates:
     return known if node is not None and _version(node, path) >= _STRIPS_TYPES else others
 
 
+def missing(language: str, path: str) -> list[str]:
+    """What somebody may install so that scripts of the language run; empty where one of it is on `path`."""
+    if any(shutil.which(command[0], path=path) for command in candidates(language, path)):
+        return []
+    return [wanted(language, command[0]) for command in INTERPRETERS[language]]
+
+
 @lru_cache(maxsize=16)
 def _version(program: str, path: str) -> tuple[int, ...]:
     try:

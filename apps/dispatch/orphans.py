@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from apps.artifacts.facts import UnsafeTarget, ensure_private_directory, is_uuid7, sync_directory
+from apps.dispatch import receipts
 from apps.dispatch.journal import shard_of
 
 QUARANTINE = ".orphan-quarantine"
@@ -118,19 +119,26 @@ class OrphanStore:
         return reference
 
     def purge(self, shard: str, before_ms: int, max_entries: int = ENTRIES_MAX) -> int:
-        """Removes what was put aside before an epoch millisecond, up to `max_entries`; returns how many."""
-        folder = self._root / QUARANTINE / shard
-        purged = 0
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
-            for one in entries:
-                # The move is the last thing that changed the file's own record.
-                if (
-                    purged < max_entries
-                    and one.stat(follow_symlinks=False).st_ctime_ns <= before_ms * 1_000_000
-                ):
-                    (folder / one.name).unlink(missing_ok=True)
-                    purged += 1
-        return purged
+        """Removes what was put aside before an epoch millisecond, up to `max_entries`; returns how many.
+
+        Receipts in quarantine have rows that say when they go, much sooner: one that is as old has lost its row.
+        """
+        gone: list[Path] = []
+        for aside in (QUARANTINE, receipts.QUARANTINE):
+            with (
+                contextlib.suppress(FileNotFoundError, NotADirectoryError),
+                os.scandir(self._root / aside / shard) as found,
+            ):
+                gone += [
+                    Path(one.path)
+                    for one in found
+                    # The move is the last thing that changed the file's own record.
+                    if one.stat(follow_symlinks=False).st_ctime_ns <= before_ms * 1_000_000
+                    and not one.is_dir(follow_symlinks=False)
+                ]
+        for path in gone[:max_entries]:
+            path.unlink(missing_ok=True)
+        return len(gone[:max_entries])
 
     def _folder(self, shard: str) -> Path | None:
         if shard not in SHARDS:

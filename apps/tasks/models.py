@@ -72,6 +72,8 @@ class Task(models.Model):
     )
     # Which example of the first minute this is; None from the first change on, when it is somebody's own.
     example = models.CharField(max_length=32, null=True)  # noqa: DJ001
+    # By what it was made, so that the same form sent again finds it: a digest, None where nobody said one.
+    creation_key = models.CharField(max_length=64, null=True, editable=False)  # noqa: DJ001
     version = models.IntegerField(default=1)
     created_at = fields.created_at()
     updated_at = models.DateTimeField()
@@ -98,6 +100,11 @@ class Task(models.Model):
         constraints = [
             models.UniqueConstraint(
                 fields=["project", "slug"], condition=Q(archived_at__isnull=True), name="task_project_slug"
+            ),
+            models.UniqueConstraint(
+                fields=["project", "creation_key"],
+                condition=Q(creation_key__isnull=False),
+                name="task_creation_key",
             ),
             fields.one_of("concurrency", ["queue", "skip", "replace", "parallel"], "task_concurrency_check"),
             models.CheckConstraint(

@@ -42,6 +42,11 @@ class Filters:
         }
 
 
+def made_by(project_id: str, key: str) -> Task | None:
+    """The task that was made with the creation key, archived or not."""
+    return Task.objects.filter(project_id=project_id, creation_key=key).first()
+
+
 def find(project_id: str, reference: str) -> Task:
     """The task with that id, archived or not, or with that short name, not archived; raises NotFound."""
     task_id = ids.parse_uuid(reference)

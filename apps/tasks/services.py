@@ -96,8 +96,11 @@ class TaskDraft:
 
 
 @write_transaction
-def create_task(grant: Grant, draft: TaskDraft, *, example: str | None = None) -> Task:
-    """Makes a task with its first revision; needs `task.create`. `example` marks one of the first minute.
+def create_task(
+    grant: Grant, draft: TaskDraft, *, example: str | None = None, key: str | None = None
+) -> Task:
+    """Makes a task with its first revision; needs `task.create`. `example` marks one of the first minute, `key` is
+    a digest under which no second one is made (`queries.made_by`).
 
     Raises InvalidInput, NotAvailable, SlugTaken and what `policy.confirm` raises.
     """
@@ -106,7 +109,8 @@ def create_task(grant: Grant, draft: TaskDraft, *, example: str | None = None) -
     body = validation.body_of(values)
     assert body is not None
     execution = Execution(body=body, **{name: values[name] for name in _EXECUTION})
-    columns = {name: values[name] for name in (*_COLUMNS, "enabled")} | {"example": example}
+    columns = {name: values[name] for name in (*_COLUMNS, "enabled")}
+    columns |= {"example": example, "creation_key": key}
     context_ref = recipes.publish(recipes.from_environment(values["env"]))
     task = _insert(grant, columns, execution, context_ref, slug=values["slug"])
     _record(grant, "task.created", task, {"slug": task.slug})

@@ -19,7 +19,7 @@ from apps.access.oidc import metadata
 from tests.access.provider import Claims, Hostile, pem
 from tests.access.single_sign_on import Browser, code_of, path_of, provider, switched_on
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.one_engine]
 
 Forgery = Callable[[Hostile, Claims], str]
 

@@ -15,7 +15,7 @@ from tests.access.single_sign_on import Browser, provider, switched_on
 from tests.panel.kit import browser
 from tests.people import account, member
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.one_engine]
 DOCUMENT = "/.well-known/openid-configuration"
 
 

@@ -15,7 +15,7 @@ from apps.access.oidc import http, metadata
 from tests.access.provider import Hostile, reply
 from tests.access.single_sign_on import Browser, code_of, path_of, provider, switched_on
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.one_engine]
 DOCUMENT = "/.well-known/openid-configuration"
 
 

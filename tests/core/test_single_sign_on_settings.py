@@ -10,6 +10,7 @@ import pytest
 from qinglong.environment import ConfigurationError
 from qinglong.single_sign_on import read
 
+pytestmark = pytest.mark.one_engine
 BASE = "https://ql.example.org"
 PLAIN = {
     "OIDC_ISSUER": "https://id.example.org/realms/x",

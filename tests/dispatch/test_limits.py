@@ -10,9 +10,10 @@ import pytest
 
 from apps.dispatch.carried import read_left
 from apps.dispatch.launcher import cgroups
-from apps.dispatch.launcher.confine import weaker
+from apps.dispatch.launcher.cgroups import Group
+from apps.dispatch.launcher.confine import Confinement, weaker
 from apps.dispatch.launcher.spec import Limits, ScriptBody
-from tests.dispatch.shim_kit import Kit
+from tests.dispatch.shim_kit import Kit, until
 
 HELD = cgroups.kept()[1]
 
@@ -95,3 +96,72 @@ def test_who_does_not_heed_the_first_word_is_killed_and_that_is_named_too(kit: K
     live = kit.run(python(source), limits=Limits(cpu_seconds=1))
     assert live.receipt().exit_code == 128 + 9
     assert read_left(Path(live.spec.attempt_dir)).limit == "cpu_seconds"
+
+
+def unified() -> Path | None:
+    """Where this machine has control groups of version 2 that may be written, with or without controllers."""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        place, _dash, kind = line.partition(" - ")
+        if kind.split()[0] == "cgroup2" and os.access(path := place.split()[4], os.W_OK):
+            return Path(path)
+    return None
+
+
+@pytest.mark.skipif(unified() is None, reason="no control groups of version 2 to write on this machine")
+def test_a_group_holds_all_that_a_script_starts_and_goes_with_it(tmp_path: Path) -> None:
+    base = unified()
+    assert base is not None
+    group = Group(str(base), f"test-{os.getpid()}")
+    folder = base / f"run-test-{os.getpid()}"
+    folder.mkdir()
+    try:
+        with (tmp_path / "output").open("wb") as output:
+            confinement = Confinement(None, None, group, os.fsencode(tmp_path))
+            find = (b"/bin/sh", [b"sh", b"-c", b"setsid sleep 60 & pwd; cat /proc/self/cgroup; sleep 60"])
+            pid = confinement.start(lambda: find, {b"PATH": b"/usr/bin:/bin"}, output.fileno())
+        until(lambda: len((folder / "cgroup.procs").read_text().split()) == 3, "all three to be in it")
+        assert group.reached() is None
+        group.kill()
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -9
+        said = (tmp_path / "output").read_text()
+        assert said.startswith(f"{tmp_path}\n") and f"0::/{folder.name}\n" in said
+    finally:
+        group.kill()
+        group.remove()
+    assert not folder.exists()
+
+
+def test_limits_that_cannot_be_entered_run_nothing(tmp_path: Path) -> None:
+    with (tmp_path / "output").open("wb") as output:
+        confinement = Confinement(None, None, Group(str(tmp_path), "gone"), os.fsencode(tmp_path))
+        find = (b"/bin/sh", [b"sh", b"-c", b"echo ran"])
+        pid = confinement.start(lambda: find, {}, output.fileno())
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 126
+    assert (tmp_path / "output").read_text() == (
+        "qinglong: the script cannot be confined as asked: No such file or directory\n"
+    )
+
+
+def test_groups_are_got_ready_only_where_nobody_else_lives(tmp_path: Path) -> None:
+    """On plain files, since few machines let a test have controllers: what would be written, and where."""
+    for name, text in (
+        ("cgroup.controllers", "cpu io memory pids"),
+        ("cgroup.type", "domain"),
+        ("cgroup.procs", "1\n"),
+    ):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "cgroup.subtree_control").touch()
+    (tmp_path / "run-left").mkdir()
+    here = next(
+        line[4:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::/")
+    )
+    if here:
+        pytest.skip("this process is not at the top of its hierarchy")
+    cgroups.delegate(str(tmp_path))
+    assert not (tmp_path / "panel").exists() and (tmp_path / "run-left").exists()
+    (tmp_path / "cgroup.procs").write_text(f"{os.getpid()}\n")
+    cgroups.delegate(str(tmp_path))
+    assert (tmp_path / "panel").is_dir() and not (tmp_path / "run-left").exists()
+    assert (tmp_path / "cgroup.subtree_control").read_text().startswith("+")
+    (tmp_path / "cgroup.subtree_control").write_text("cpu memory pids\n")
+    assert cgroups.kept(root=str(tmp_path)) == (str(tmp_path), frozenset(cgroups.CONTROLLERS.values()))

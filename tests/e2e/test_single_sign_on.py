@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from tests.e2e import nginx
+from tests.e2e.chrome import axe_faults
 from tests.e2e.nginx import HOST, Nginx
 from tests.e2e.person import manage
 from tests.e2e.up_kit import Up, database, free_port
 from tests.e2e.window import Window
 
 mock = pytest.importorskip("oidc_provider_mock")
-pytestmark = pytest.mark.skipif(nginx.PROGRAM is None, reason="no nginx here")
+pytestmark = [pytest.mark.one_engine, pytest.mark.skipif(nginx.PROGRAM is None, reason="no nginx here")]
 SECRET = "a client secret that nobody sees"
 DEEP = "/panel/p/default/tasks/?show=all"
 
@@ -207,3 +208,30 @@ def test_an_account_adds_the_provider_and_the_doctor_knows(owned: Place, chromiu
     ]
     assert not [path for path in files if SECRET.encode() in path.read_bytes()]
     assert SECRET not in owned.up.output
+
+
+@pytest.mark.parametrize(("theme", "language"), [("light", "en"), ("dark", "zh-hans")])
+def test_its_pages_are_for_every_eye_and_thumb(
+    owned: Place, chromium: Any, theme: str, language: str
+) -> None:
+    ann = open_window(
+        chromium, owned, width=390, language=language, color_scheme=theme, reduced_motion="reduce"
+    )
+    page, found = ann.page, {}
+
+    def look(path: str) -> None:
+        ann.go(path)
+        for details in page.locator("td details").all():
+            details.locator("summary").click()
+        if faults := axe_faults(page):
+            found[path] = faults
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, path
+
+    for path in ("/panel/login/", "/oidc/callback/?code=x&state=y", "/oidc/login/nobody/"):
+        look(path)
+    ann.sign_in()
+    for path in ("/panel/sign-in-methods/", "/panel/sign-in-doctor/"):
+        look(path)
+    assert not found, found
+    assert not [one for one in ann.complaints if "status of 4" not in one]
+    ann.context.close()

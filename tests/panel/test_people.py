@@ -237,7 +237,9 @@ def test_a_second_person_brings_the_warning_and_a_second_project_the_switch(
 def test_no_name_is_too_odd_to_look_up(client: Client, name: str) -> None:
     answer = client.post("/panel/p/default/roles/", {"username": name, "role": "viewer"})
     assert answer.status_code == 302
-    assert "There is no account or application of this name." in client.get("/panel/p/default/").content.decode()
+    assert (
+        "There is no account or application of this name." in client.get("/panel/p/default/").content.decode()
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from apps.access.models import User
 from apps.runs.models import Run
 from apps.tasks import queries
 from apps.tasks.models import Task
+from apps.triggers.models import Trigger
 from tests.panel.kit import a_run, a_task, browser
 from tests.people import account, member
 
@@ -50,6 +52,34 @@ def test_each_kind_is_made(client: Client, sent: dict[str, Any], stored: dict[st
     answer = client.post(NEW, form(**sent))
     assert answer.headers["Location"] == "/panel/p/default/task/back-up/"
     assert document("back-up") | stored == document("back-up")
+
+
+def test_the_same_form_sent_again_makes_no_second_task(client: Client, owner: User) -> None:
+    """The answer to the first was lost; whoever changed something meanwhile means another task."""
+    sent = form(once="abcdefgh1234", t_kind="cron", t_schedule="0 3 * * *", t_timezone="UTC")
+    first = client.post(NEW, sent).headers["Location"]
+    assert client.post(NEW, sent).headers["Location"] == first
+    assert client.post(NEW, sent | {"do": "save-and-run"}).headers["Location"].startswith("/panel/runs/")
+    assert Task.objects.count() == 1 and Trigger.objects.count() == 1
+    assert client.post(NEW, sent | {"name": "Other"}).headers["Location"] != first
+    assert client.post(NEW, sent | {"once": "12345678abcd"}).headers["Location"] != first
+    assert browser(member("operator", "otto")).post(NEW, sent).headers["Location"] != first
+    assert Task.objects.count() == 4 and len(set(Task.objects.values_list("creation_key", flat=True))) == 4
+    client.post(NEW, form())
+    client.post(NEW, form())
+    assert Task.objects.count() == 6, "without a key every form is a task"
+
+
+def test_a_script_without_its_runner_is_told_of_before_it_fails(
+    client: Client, settings: Any, tmp_path: Path
+) -> None:
+    settings.SCRIPT_PATH = str(tmp_path)
+    sent = form(kind="script", language="typescript", source="let x")
+    html = client.post(NEW, sent, follow=True).content.decode()
+    assert "Runs will fail here: scripts in TypeScript need one of tsx, bun, deno, node &gt;= 22.6" in html
+    (tmp_path / "tsx").write_text("#!/bin/sh\n")
+    (tmp_path / "tsx").chmod(0o755)
+    assert "Runs will fail here" not in client.get("/panel/p/default/task/back-up/").content.decode()
 
 
 def test_environment_values_come_and_go_byte_for_byte(client: Client) -> None:

@@ -13,11 +13,12 @@ from django.urls import reverse
 from apps.core import clock, ids, node
 from apps.core.errors import InvalidInput
 from apps.dispatch import doctor, jobs, recovery
+from apps.dispatch.errors import ExpiryTargetInconsistent
 from apps.dispatch.launcher.client import Handle
 from apps.dispatch.launcher.tree import boot_id
 from apps.dispatch.models import RunDispatchLease
 from apps.dispatch.presence import Presence
-from apps.dispatch.services import adoption, escaped
+from apps.dispatch.services import adoption, escaped, expiry
 from apps.dispatch.services import recovery as recovering
 from apps.dispatch.source import RunSource
 from apps.runs.models import Run, RunAttempt, RunEvent
@@ -157,6 +158,9 @@ def test_runs_33_two_active_attempts_stay_untouched(time: Any, settings: Any, tm
     adopted, more = adoption.adopt(new, dead, kit.TTL_MS, 8, lambda _attempt: True)
     assert (adopted, more) == ([], False) and not adoption.orphaned(node.node_id(), [])
     assert recovering.settle_page() is None and not recovering.settle_missing(run.pk)
+    kit.expire_now(lease)
+    with pytest.raises(ExpiryTargetInconsistent):
+        expiry.expire(lease.attempt_id)
     assert (kit.fresh(run).version, kit.fresh(run).status) == (before, "running")
     assert RunDispatchLease.objects.get(run=run).worker_session_id == fence.session_id
     [finding] = doctor._left()

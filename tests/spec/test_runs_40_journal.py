@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from apps.core import node
+from apps.core import backup, node
 from apps.dispatch import journal
 from apps.dispatch.journal import Entry
 from apps.dispatch.launcher.tree import boot_id
@@ -163,6 +163,11 @@ def test_runs_40_what_cannot_be_read_proves_nothing(tmp_path: Path, kind: str) -
     assert journal.entries(root, ATTEMPT) == [ENTRY]
     assert journal.never_launched([ENTRY], ENTRY.boot_id)
     assert not journal.never_launched([ENTRY, None], ENTRY.boot_id)
+
+
+def test_runs_40_entries_never_leave_the_node(tmp_path: Path) -> None:
+    ReceiptStore(str(tmp_path / "receipts")).reserve(ATTEMPT).note(ENTRY)
+    assert list(backup._files("node", tmp_path, backup._NODE_LEFT_OUT)) == []
 
 
 def test_runs_40_an_entry_gives_way_to_its_receipt(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from datetime import datetime
 from uuid import UUID
 
@@ -83,6 +84,9 @@ def expire(attempt_id: UUID) -> str:
         raise ExpiryTargetInconsistent
     if attempt.worker_id not in (None, row.worker_id):
         raise ExpiryTargetInconsistent
+    others = RunAttempt.objects.filter(run=run, status__in=sorted(ACTIVE_ATTEMPT)).exclude(pk=attempt_id)
+    if attempt.status in ACTIVE_ATTEMPT and others.exists():
+        raise ExpiryTargetInconsistent
     result = _decide(run, attempt)
     if (
         result in ("lost", "cancellation_pending")
@@ -122,8 +126,11 @@ def end_unheld(limit: int = 64) -> int:
     tasks = places.lock_tasks(Run.objects.filter(pk__in=ids).values_list("task_id", flat=True))
     runs = list(db.lock(found.filter(pk__in=ids).order_by("pk")))
     active = RunAttempt.objects.filter(run_id__in=ids, status__in=sorted(ACTIVE_ATTEMPT))
-    attempts = {row.run_id: row for row in active}
-    changes = [_ended(run, attempts[run.pk], now) for run in runs if run.pk in attempts]
+    attempts: dict[UUID, list[RunAttempt]] = defaultdict(list)
+    for row in active:
+        attempts[row.run_id].append(row)
+    # Of several nobody can tell which one is meant.
+    changes = [_ended(run, attempts[run.pk][0], now) for run in runs if len(attempts[run.pk]) == 1]
     writes.write(changes, now)
     places.refill(tasks.values())
     return len(changes)

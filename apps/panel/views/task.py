@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
 from apps.core.errors import InvalidInput
-from apps.panel import differences, queries, task_page
+from apps.panel import differences, queries, runner_part, task_page
 from apps.panel.page import Action, Page
 from apps.panel.task_form import CONCURRENCY, TaskForm
 from apps.runs import queries as runs
@@ -34,6 +34,7 @@ class TaskTab(Page):
         ref = task.pk if task.archived_at else task.slug
         if self.request.headers.get("X-Part") in (None, "head"):
             context["head"] = task_page.head(task)
+            context["no_runner"] = runner_part.missing(tasks.view(task))
         frame: dict[str, Any] = {"title": task.name, "task": task, "ref": ref, "tab": self.tab}
         return self.show(status, **frame | context)
 

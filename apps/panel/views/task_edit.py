@@ -11,6 +11,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from apps.core import canonical
 from apps.core.errors import InvalidInput, VersionConflict
 from apps.panel import differences, form_values, queries, retry_part
 from apps.panel.page import Page
@@ -99,7 +100,8 @@ class NewTask(TaskFormPage):
             rights = Rights(
                 self.grant, *((self.also("task.update"), self.also("run.start")) if trigger else ())
             )
-            task = make_task(rights, draft, [trigger] if trigger else [])
+            key = self.creation_key()
+            task = make_task(rights, draft, [trigger] if trigger else [], key=key)
         except InvalidInput as refusal:
             # What a trigger refuses is about its own fields; the names of a task's are none of them.
             (when if _about_trigger(refusal, when) else form).refuse(refusal)
@@ -108,6 +110,14 @@ class NewTask(TaskFormPage):
         else:
             return self.saved(task)
         return self.new_page(form, when, status=400)
+
+    def creation_key(self) -> str | None:
+        """The same for the same form sent again by the same person: its answer may have been lost on the way."""
+        if once_key(self.request, "new-task") is None:
+            return None
+        sent = self.request.POST
+        content = {name: sent.getlist(name) for name in sent if name not in ("csrfmiddlewaretoken", "do")}
+        return canonical.digest([self.grant.actor.id, content])
 
     def new_page(self, form: TaskForm, when: TriggerForm, status: int = 200) -> HttpResponse:
         """The form of a task that does not exist, with the schedule builder in it."""

@@ -55,6 +55,7 @@ class Migration(migrations.Migration):
                 ('max_parallel', models.PositiveSmallIntegerField(default=1)),
                 ('retry', models.JSONField(null=True)),
                 ('example', models.CharField(max_length=32, null=True)),
+                ('creation_key', models.CharField(editable=False, max_length=64, null=True)),
                 ('version', models.IntegerField(default=1)),
                 ('created_at', models.DateTimeField(default=apps.core.clock.now, editable=False)),
                 ('updated_at', models.DateTimeField()),
@@ -64,7 +65,7 @@ class Migration(migrations.Migration):
             options={
                 'db_table': 'tasks',
                 'indexes': [models.Index(fields=['project', 'created_at', 'id'], name='task_project_created'), models.Index(models.F('project'), models.OrderBy(models.F('pinned'), descending=True), models.OrderBy(models.F('enabled'), descending=True), models.OrderBy(models.F('created_at'), descending=True), models.OrderBy(models.F('id'), descending=True), name='task_project_panel_order'), models.Index(models.F('project'), django.db.models.functions.text.Lower('name'), models.F('id'), name='task_project_name'), models.Index(condition=models.Q(('archived_at__isnull', True), ('example__isnull', False)), fields=['project', 'example'], name='task_project_example')],
-                'constraints': [models.UniqueConstraint(condition=models.Q(('archived_at__isnull', True)), fields=('project', 'slug'), name='task_project_slug'), models.CheckConstraint(condition=models.Q(('concurrency__in', ['queue', 'skip', 'replace', 'parallel'])), name='task_concurrency_check'), models.CheckConstraint(condition=models.Q(('max_parallel__gte', 1), ('max_parallel__lte', 1024)), name='task_max_parallel_check'), models.CheckConstraint(condition=models.Q(('version__gte', 1)), name='task_version_check')],
+                'constraints': [models.UniqueConstraint(condition=models.Q(('archived_at__isnull', True)), fields=('project', 'slug'), name='task_project_slug'), models.UniqueConstraint(condition=models.Q(('creation_key__isnull', False)), fields=('project', 'creation_key'), name='task_creation_key'), models.CheckConstraint(condition=models.Q(('concurrency__in', ['queue', 'skip', 'replace', 'parallel'])), name='task_concurrency_check'), models.CheckConstraint(condition=models.Q(('max_parallel__gte', 1), ('max_parallel__lte', 1024)), name='task_max_parallel_check'), models.CheckConstraint(condition=models.Q(('version__gte', 1)), name='task_version_check')],
             },
         ),
         migrations.CreateModel(
