@@ -23,6 +23,12 @@ class TooManyAttempts(DomainError):
     message = _("Too many failed attempts; wait a little.")
 
 
+class DoorBusy(TooManyAttempts):
+    """So many passwords are being checked that this one was not looked at."""
+
+    message = _("Many are signing in just now; try again in a moment.")
+
+
 class UsernameTaken(Conflict):
     code = "username_taken"
     retry = Retry.NEVER

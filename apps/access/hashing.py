@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 from django.contrib.auth.hashers import Argon2PasswordHasher
 
-from apps.access.errors import TooManyAttempts
+from apps.access.errors import DoorBusy
 
 WAIT_S = 5.0
-WAITING = 4
+WAITING = 3
 WAITING_PER_CLIENT = 2
 
 _hashing = threading.BoundedSemaphore(1)
@@ -21,13 +21,13 @@ _waiting: Counter[str] = Counter()
 
 
 class Argon2(Argon2PasswordHasher):
-    """Argon2id with 64 MiB and two passes in one thread, so that one hash keeps one core busy and no more.
+    """Argon2id with 46 MiB and one pass in one thread: a hash keeps one core busy, for a twentieth of a second.
 
-    `encode` and `verify` raise TooManyAttempts when the process has hashed for others for five seconds.
+    `encode` and `verify` raise DoorBusy when the process has hashed for others for five seconds.
     """
 
-    time_cost = 2
-    memory_cost = 65_536
+    time_cost = 1
+    memory_cost = 47_104
     parallelism = 1
 
     def encode(self, password: str, salt: str) -> str:
@@ -41,14 +41,14 @@ class Argon2(Argon2PasswordHasher):
 
 @contextmanager
 def queue(client: str) -> Iterator[None]:
-    """A place in the queue of those whose password is to be checked; raises TooManyAttempts where it is full.
+    """A place in the queue of those whose password is to be checked; raises DoorBusy where it is full.
 
-    At most four wait in a process, two of one client: the other threads go on serving people who are signed in,
+    At most three are in it, two of one client: the other threads go on serving people who are signed in,
     and one client cannot keep all others out.
     """
     with _counting:
         if _waiting.total() >= WAITING or _waiting[client] >= WAITING_PER_CLIENT:
-            raise TooManyAttempts(retry_after=1)
+            raise DoorBusy(retry_after=1)
         _waiting[client] += 1
     try:
         yield
@@ -62,7 +62,7 @@ def queue(client: str) -> Iterator[None]:
 @contextmanager
 def _one_at_a_time() -> Iterator[None]:
     if not _hashing.acquire(timeout=WAIT_S):
-        raise TooManyAttempts(retry_after=1)
+        raise DoorBusy(retry_after=1)
     try:
         yield
     finally:

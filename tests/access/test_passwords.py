@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from axes.models import AccessAttempt
 from django.conf import settings
+from django.db import connection
 from django.test import Client
-from django.test.utils import override_settings
+from django.test.utils import CaptureQueriesContext, override_settings
 from django.utils import timezone
 
 from apps.access import hashing
@@ -169,14 +170,16 @@ def test_unknown_wrong_and_disabled_cost_the_same() -> None:
 
 
 def test_passwords_wait_in_a_short_queue_that_one_client_cannot_fill() -> None:
+    account("ann")
     with hashing.queue("a"), hashing.queue("a"):
         with pytest.raises(TooManyAttempts) as refused, hashing.queue("a"):
             pass
         assert refused.value.extra["retry_after"] == 1
-        with hashing.queue("b"), hashing.queue("c"), pytest.raises(TooManyAttempts), hashing.queue("d"):
-            pass
-    with hashing.queue("a"):
-        pass
+        assert guess(password=PASSWORD) == 302, "there is room for somebody else"
+        with hashing.queue("b"), CaptureQueriesContext(connection) as queries:
+            assert guess(password=PASSWORD) == 429
+        assert not queries.captured_queries, "turning away costs no query"
+    assert guess(password=PASSWORD) == 302
 
 
 @override_settings(PASSWORD_HASHERS=["apps.access.hashing.Argon2"])

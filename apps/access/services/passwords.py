@@ -43,9 +43,10 @@ def check_password(request: HttpRequest, username: str, password: str) -> User:
     """
     seen = _pair(request, username)
     key = {"username": seen.META["pair"]}
-    if not AxesProxyHandler.is_allowed(seen, key):
-        raise TooManyAttempts(retry_after=int(settings.AXES_COOLOFF_TIME.total_seconds()))
+    # The queue first: turning a flood away costs no query.
     with hashing.queue(seen.META["REMOTE_ADDR"]):
+        if not AxesProxyHandler.is_allowed(seen, key):
+            raise TooManyAttempts(retry_after=int(settings.AXES_COOLOFF_TIME.total_seconds()))
         user = auth.authenticate(seen, username=username, password=password)
     if not isinstance(user, User):
         if getattr(seen, "axes_locked_out", False):

@@ -18,7 +18,7 @@ from django.views import View
 from django.views.decorators.debug import sensitive_post_parameters
 
 from apps.access import services
-from apps.access.errors import PasskeyRefused, SignInRefused, TooManyAttempts
+from apps.access.errors import DoorBusy, PasskeyRefused, SignInRefused, TooManyAttempts
 from apps.access.factors import factors_of, passkeys
 from apps.access.models import User
 from apps.access.services import entry
@@ -41,6 +41,13 @@ class DoorView(View):
     def show(self, status: int = 200, **context: Any) -> HttpResponse:
         """The page."""
         response = render(self.request, self.template, context, status=status)
+        add_never_cache_headers(response)
+        return response
+
+    def busy(self, refusal: DomainError) -> HttpResponse:
+        """As little as a browser can show: it is sent when there is much to do."""
+        response = render(self.request, "access/busy.html", {"refusal": refusal}, status=refusal.status)
+        response.headers["Retry-After"] = str(refusal.extra["retry_after"])
         add_never_cache_headers(response)
         return response
 
@@ -79,6 +86,8 @@ class SignIn(DoorView):
                 entry.finish_with_passkey(request, request.POST["answer"], alone=True)
             elif entry.enter(request, name, password) is None:
                 return HttpResponseRedirect(f"{reverse('login-second')}?{urlencode({'next': target})}")
+        except DoorBusy as refusal:
+            return self.busy(refusal)
         except (SignInRefused, TooManyAttempts, PasskeyRefused) as refusal:
             return self.refused(
                 refusal, title=_("Sign in"), next=target, name=name, passkeys=passkeys.are_in_use(request)
