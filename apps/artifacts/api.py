@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 from rest_framework import serializers
-from rest_framework.negotiation import BaseContentNegotiation, DefaultContentNegotiation
+from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -91,12 +91,11 @@ class FoundSerializer(StrictSerializer):
     size = serializers.IntegerField()
 
 
-class RunLog(ProjectEndpoint):
-    """What a run printed, stdout and stderr in order, byte for byte."""
+class OfRun(ProjectEndpoint):
+    """Something about the log of a run; a 404 hides what there is from whoever may not read it."""
 
     permissions = {"GET": "artifact.read"}
     mask = True
-    content_negotiation_class = AnyType
 
     def locate_project(self, **kwargs: Any) -> str:
         run_id = ids.parse_uuid(kwargs["id"])
@@ -104,6 +103,12 @@ class RunLog(ProjectEndpoint):
         if project_id is None:
             raise NotFound
         return project_id
+
+
+class RunLog(OfRun):
+    """What a run printed, stdout and stderr in order, byte for byte."""
+
+    content_negotiation_class = AnyType
 
     @extend_schema(summary="Read a log", parameters=[*PARAMETERS, *_HEADERS], responses=_RESPONSES)
     def get(self, request: Request, id: str) -> HttpResponseBase:
@@ -147,14 +152,11 @@ class RunLog(ProjectEndpoint):
         return response
 
 
-class SearchLog(RunLog):
+class SearchLog(OfRun):
     """Lines that hold a text, found where the log lies; a call looks through 64 MiB at most.
 
     Letters A to Z match in either case. Ask again from `next_offset` until it is null.
     """
-
-    content_negotiation_class = DefaultContentNegotiation
-    head = None  # type: ignore[assignment]
 
     @extend_schema(
         summary="Search in a log",

@@ -13,7 +13,7 @@ from datetime import timedelta
 
 from django.conf import settings
 
-from apps.core import clock, db, node
+from apps.core import bulk, clock, db, node
 from apps.core.errors import DomainError
 from apps.dispatch import candidates
 from apps.dispatch.services import adoption, escaped, nodes, workers
@@ -23,6 +23,13 @@ BEAT_S = 20.0
 PATIENCE_S = 5.0
 # What any node can take is left to the one that the ring reached, for so long.
 FIRST_CALL = timedelta(seconds=1)
+# Whether there is anything to look at; by hand, because an idle cluster asks it all the time, and the ORM's machinery
+# would be most of its memory.
+_OPEN = (
+    "SELECT 1 FROM run_dispatch_leases WHERE status = 'leased'"
+    " AND worker_id IN (SELECT id FROM workers WHERE node_id = %s)"
+    " UNION ALL SELECT 1 FROM run_escaped_processes WHERE done_at IS NULL LIMIT 1"
+)
 
 logger = logging.getLogger("qinglong.cluster")
 
@@ -43,7 +50,8 @@ class Presence:
         try:
             if now >= self._beat_at:
                 self._beat_at = now + BEAT_S
-                nodes.meet(self._node_id)
+                if not nodes.beat(self._node_id):
+                    nodes.meet(self._node_id)
             if now < self._look_at or node.held_slots() or not self._wanted():
                 return False
         except DomainError as error:
@@ -53,7 +61,9 @@ class Presence:
         return True
 
     def _wanted(self) -> bool:
-        if adoption.orphaned(self._node_id, []) or escaped.waiting(self._node_id):
+        if bulk.select_values_later(_OPEN, [self._node_id])() and (
+            adoption.orphaned(self._node_id, []) or escaped.waiting(self._node_id)
+        ):
             return True
         self._needs.look_later()()
         return (

@@ -14,7 +14,7 @@ from apps.tasks.documents import TaskView
 
 def missing(view: TaskView) -> str:
     """The sentence about a runner that is not on this node; empty where it is, or where other nodes may have it."""
-    language = getattr(view.revision.execution.body, "language", None)
+    language = str(getattr(view.revision.execution.body, "language", ""))
     names = interpreters.missing(language, settings.SCRIPT_PATH) if language else []
     if not names:
         return ""

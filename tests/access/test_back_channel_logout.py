@@ -89,6 +89,7 @@ def having(**values: Any) -> Callable[[Claims], object]:
         having(sid=["s1"]),
         having(exp=1_500_000_000, iat=1_500_000_000),
         having(iat=9_999_999_999),
+        having(exp=2**38),
         *(without(name) for name in ("iss", "aud", "events", "jti", "iat", "exp")),
         lambda claims: claims.pop("sub") and claims.pop("sid"),
     ],
@@ -132,6 +133,21 @@ def test_one_provider_cannot_sign_out_the_people_of_another(there: Hostile, part
     )
     assert post(there.signed(there.logout_token(sub=there.person)), "partner").status_code == 400
     assert browser.me is not None
+
+
+def test_far_ends_of_time_and_busy_databases_are_answers(
+    there: Hostile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from apps.access.services import single_sign_on
+    from apps.core.errors import Busy
+
+    assert post(there.signed(there.logout_token(sub="x", exp=2**37 - 1))).status_code == 200
+
+    def busy(*_arguments: object, **_options: object) -> int:
+        raise Busy
+
+    monkeypatch.setattr(single_sign_on, "end_provider_sessions", busy)
+    assert post(there.signed(there.logout_token(sub="x"))).status_code == 503
 
 
 def test_only_posts_of_a_form_are_heard(there: Hostile) -> None:

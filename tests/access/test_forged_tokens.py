@@ -156,6 +156,7 @@ WRONG_CLAIMS = [
     (lambda claims: claims.update(exp="9999999999"), "exp_wrong", "oidc_refused"),
     (lambda claims: claims.update(exp=True), "exp_wrong", "oidc_refused"),
     (lambda claims: claims.update(exp=10**18), "exp_wrong", "oidc_refused"),
+    (lambda claims: claims.update(exp=2**37), "exp_wrong", "oidc_refused"),
     (lambda claims: claims.pop("iat"), "iat_wrong", "oidc_refused"),
     (lambda claims: claims.update(iat=-1), "iat_wrong", "oidc_refused"),
     (lambda claims: claims.update(auth_time="now"), "auth_time_wrong", "oidc_refused"),
@@ -330,6 +331,7 @@ def test_provisioning_off_and_a_disabled_person_look_alike(there: Hostile, setti
         answer = Browser().sign_in(there)
         assert answer.status_code == 403 and code_of(answer) == "oidc_no_account"
         page = answer.content.decode()
+        assert 'href="/oidc/login/?fresh=1"' in page, "as somebody else, perhaps"
         assert "code=" not in page and "state=" not in page, "the language switch leads elsewhere"
         reference = ProviderSignIn.objects.order_by("-at").first().reference  # type: ignore[union-attr]
         pages.append(re.sub(r'csrfmiddlewaretoken" value="[^"]+', "", page.replace(reference, "")))

@@ -83,7 +83,7 @@ def test_page_and_command_show_who_came_and_no_secret(there: Hostile, settings: 
     settings.SINGLE_SIGN_ON = switched_on(provider(there, role_map={"ops": {"default": "operator"}}))
     there.claims = {
         "preferred_username": "ann", "email": "ann.secret@example.org", "groups": ["ops", "/staff"], "sid": "sid-7",
-        "address": {"street": "Hidden Lane"}, "acr": "urn:gold", "<b>": "<script>",
+        "address": {"street": "Hidden Lane"}, "acr": "urn:gold", "<b>": "<script>", "amr": ["\x9b31m", "pwd"],
     }  # fmt: skip
     Browser().sign_in(there)
     there.alter = lambda claims: claims.update(aud="another")
@@ -105,7 +105,15 @@ def test_page_and_command_show_who_came_and_no_secret(there: Hostile, settings: 
             "http://testserver/oidc/callback/",
         ):
             assert shown in text, shown
-        for hidden in (SECRET, "ann.secret@example.org", "sid-7", "Hidden Lane", there.person, "<script>"):
+        for hidden in (
+            "\x9b",
+            SECRET,
+            "ann.secret@example.org",
+            "sid-7",
+            "Hidden Lane",
+            there.person,
+            "<script>",
+        ):
             assert hidden not in text, hidden
     assert "Operator" in page and "given" in page and "default: - -> operator" in out.getvalue()
     zh = root

@@ -9,17 +9,15 @@ import contextlib
 import os
 import random
 import signal
-import sqlite3
-import stat
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.chaos.node import Node
 from tests.e2e.person import ENDED, House
 from tests.e2e.up_kit import database, eventually
 
@@ -41,74 +39,6 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
         finally:
             house.up.stop()
             print(house.up.output[-8000:])
-
-
-class Node:
-    """What of a node can be seen from outside."""
-
-    def __init__(self, house: House) -> None:
-        self.house = house
-        self.attempts = house.up.home / "node" / "attempts"
-        self.receipts = house.up.home / "node" / "receipts"
-        self.ran = house.up.home / "homes" / "default" / "ran"
-
-    def folders(self) -> list[Path]:
-        return [path for path in self.attempts.glob("*/*") if path.is_dir()]
-
-    def prepared(self) -> bool:
-        """A shim waits for `go`."""
-        return any(self._mode(path) == 0o1700 for path in self.folders())
-
-    def going(self) -> bool:
-        """A shim got its `go`."""
-        return any(self._mode(path) == 0o700 for path in self.folders())
-
-    def ended(self) -> list[str]:
-        """Attempts that have published their receipts."""
-        return [path.stem for path in self.receipts.glob("*/*.json") if not path.name.startswith(".")]
-
-    def settled(self) -> bool:
-        """An end is on record while its receipt still lies there."""
-        names = self.ended()
-        return any(self.query(f"SELECT 1 FROM run_attempts WHERE id = '{self._id(n)}' AND finished_at IS NOT NULL")
-                   for n in names)  # fmt: skip
-
-    def claimed(self) -> bool:
-        return bool(self.query("SELECT 1 FROM run_dispatch_leases WHERE status = 'leased' LIMIT 1"))
-
-    def starting(self) -> bool:
-        return bool(self.query("SELECT 1 FROM run_attempts WHERE status = 'starting' LIMIT 1"))
-
-    def query(self, sql: str) -> list[Any]:
-        url = self.house.extra.get("DATABASE_URL")
-        if url:
-            import psycopg
-
-            with psycopg.connect(url, autocommit=True) as connection:
-                return connection.execute(sql).fetchall()
-        path = f"file:{self.house.up.home / 'db.sqlite3'}?mode=ro"
-        with contextlib.closing(sqlite3.connect(path, uri=True, timeout=10)) as connection:
-            return connection.execute(sql).fetchall()
-
-    def sessions(self) -> list[int]:
-        """Pids of living sessions, by the locks of their places; the death of an idle worker is another test's."""
-        places = (self.house.up.home / "node" / "workers").glob("*.lock")
-        wanted = {path.stat().st_ino for path in places}
-        held = []
-        for line in Path("/proc/locks").read_text().splitlines():
-            fields = line.split()
-            if fields[1] == "FLOCK" and int(fields[5].rpartition(":")[2]) in wanted and fields[3] == "WRITE":
-                held.append(int(fields[4]))
-        return held
-
-    def _id(self, name: str) -> str:
-        return name if self.house.extra.get("DATABASE_URL") else name.replace("-", "")
-
-    @staticmethod
-    def _mode(path: Path) -> int:
-        with contextlib.suppress(OSError):
-            return stat.S_IMODE(path.stat().st_mode)
-        return 0
 
 
 def kill_sessions(node: Node, pids: list[int] | None = None) -> int:

@@ -119,6 +119,7 @@ def test_a_group_holds_all_that_a_script_starts_and_goes_with_it(tmp_path: Path)
             confinement = Confinement(None, None, group, os.fsencode(tmp_path))
             find = (b"/bin/sh", [b"sh", b"-c", b"setsid sleep 60 & pwd; cat /proc/self/cgroup; sleep 60"])
             pid = confinement.start(lambda: find, {b"PATH": b"/usr/bin:/bin"}, output.fileno())
+        until(lambda: (tmp_path / "output").read_text().endswith(f"0::/{folder.name}\n"), "its word")
         until(lambda: len((folder / "cgroup.procs").read_text().split()) == 3, "all three to be in it")
         assert group.reached() is None
         group.kill()

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from apps.dispatch.carried import never_started, read_left, remove_folder
-from apps.dispatch.launcher import cgroups, client, confine
+from apps.dispatch.launcher import cgroups, client, confine, homes
 from apps.dispatch.launcher.homes import PASSABLE
 from apps.dispatch.launcher.spec import CommandBody, Limits, RunAs, ScriptBody, SpecError, parse
 from tests.dispatch.shim_kit import PATH, Kit, Live, alive, until
@@ -338,3 +338,30 @@ def test_the_specification_holds_no_root(kit: Kit) -> None:
     for wrong in ({"uid": 0}, {"gid": -1}, {"groups": [True]}, {"home": "/a/../b"}, {"more": 1}):
         with pytest.raises(SpecError):
             parse(json.dumps({**spec, "run_as": {**spec["run_as"], **wrong}}).encode())
+
+
+def test_a_folder_that_is_changed_while_it_is_handed_over(kit: Kit) -> None:
+    """Its last user's process swaps what is in it for names of somebody else's files, as fast as it can."""
+    secret = kit.home / "keyring.json"
+    secret.write_text("secret")
+    secret.chmod(0o600)
+    before = secret.stat()
+    racer = kit.launch(
+        'echo 1 > swapped; while :; do ln -f "$SECRET" swapped; echo 1 > new; mv new swapped; '
+        'ln -sfn "$ELSEWHERE" folder; rm folder; mkdir folder; touch folder/x; rm -r folder; done 2>/dev/null',
+        **{
+            **(world := user(kit)),
+            "env": {**world["env"], "SECRET": str(secret), "ELSEWHERE": str(kit.home / "logs")},
+        },
+    ).go()
+    racer.wait("started")
+    elsewhere = (kit.home / "logs").stat()
+    others = [RunAs(pwd.getpwnam(name).pw_uid, 1, (), world["run_as"].home) for name in ("daemon", "nobody")]
+    for _ in range(150):
+        for other in others:
+            homes.make(other)
+    racer.shim.stop()
+    racer.end()
+    for path, was in ((secret, before), (kit.home / "logs", elsewhere)):
+        now = path.stat()
+        assert (now.st_uid, now.st_gid, now.st_mode) == (was.st_uid, was.st_gid, was.st_mode)

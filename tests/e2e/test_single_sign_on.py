@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from tests.access.provider import CLIENT, Hostile, reply, running
 from tests.e2e import nginx
 from tests.e2e.chrome import axe_faults
 from tests.e2e.nginx import HOST, Nginx
 from tests.e2e.person import manage
-from tests.e2e.up_kit import Up, database, free_port
+from tests.e2e.up_kit import Up, database, eventually, free_port
 from tests.e2e.window import Window
 
 mock = pytest.importorskip("oidc_provider_mock")
@@ -31,6 +32,7 @@ class Place:
 
     up: Up
     issuer: str
+    hostile: Hostile
     extra: dict[str, str]
 
     def person(self, sub: str, **claims: Any) -> None:
@@ -50,7 +52,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     secret.write_text(f"{SECRET}\n")
     front = Nginx(folder, inside, outside, free_port())
     try:
-        with mock.run_server_in_thread(require_nonce=True) as server, database() as extra:
+        with (
+            mock.run_server_in_thread(require_nonce=True) as server,
+            running() as hostile,
+            database() as extra,
+        ):
             issuer = f"http://localhost:{server.server_port}"
             extra |= {
                 "QINGLONG_BASE_URL": f"https://{HOST}:{outside}/ql",
@@ -60,11 +66,17 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
                 "OIDC_CLIENT_SECRET_FILE": str(secret),
                 "OIDC_NAME": "Acme",
                 "OIDC_PROVISION": "1",
+                "OIDC_PROVIDERS": "hostile",
+                "OIDC_HOSTILE_ISSUER": hostile.issuer,
+                "OIDC_HOSTILE_CLIENT_ID": CLIENT,
+                "OIDC_HOSTILE_CLIENT_SECRET": SECRET,
+                "OIDC_HOSTILE_NAME": "Hostile",
+                "OIDC_HOSTILE_PROVISION": "1",
                 "OIDC_ROLE_MAP": json.dumps({"ops": {"default": "operator"}}),
             }
             up = Up(folder / "home", port=inside, **extra)
             try:
-                yield Place(up.wait_ready(), issuer, extra)
+                yield Place(up.wait_ready(), issuer, hostile, extra)
             finally:
                 up.stop()
     finally:
@@ -188,7 +200,7 @@ def test_an_account_adds_the_provider_and_the_doctor_knows(owned: Place, chromiu
     page = ann.page
     ann.go("/panel/sign-in-doctor/")
     assert page.get_by_text(f"{ann.base}/oidc/callback/", exact=True).count() == 1
-    page.get_by_role("button", name="Examine now").click()
+    page.locator("button[name=provider][value=main]").click()
     page.locator(".ql-findings li").first.wait_for()
     assert page.locator(".ql-findings li[data-level=failure]").count() == 0
     assert page.get_by_text("taken away").count() == 1 and page.get_by_text("carol", exact=True).count() >= 3
@@ -210,13 +222,47 @@ def test_an_account_adds_the_provider_and_the_doctor_knows(owned: Place, chromiu
     assert SECRET not in owned.up.output
 
 
-@pytest.mark.parametrize(("theme", "language"), [("light", "en"), ("dark", "zh-hans")])
-def test_its_pages_are_for_every_eye_and_thumb(
-    owned: Place, chromium: Any, theme: str, language: str
-) -> None:
-    ann = open_window(
-        chromium, owned, width=390, language=language, color_scheme=theme, reduced_motion="reduce"
-    )
+def test_a_provider_that_is_wrong_about_everything(owned: Place, chromium: Any) -> None:
+    eve = open_window(chromium, owned)
+    page, hostile = eve.page, owned.hostile
+
+    def attempt() -> tuple[int, str]:
+        """Status of where it ends, and the code on the page."""
+        answer = eve.go("/oidc/login/hostile/?next=/ql/panel/tokens/")
+        code = page.locator("main code")
+        return answer.status, code.first.inner_text() if code.count() else ""
+
+    for alter, code in (
+        (lambda claims: claims.update(nonce="another"), "oidc_refused"),
+        (lambda claims: claims.update(aud="another"), "oidc_refused"),
+        (lambda claims: claims.update(iss="https://elsewhere.example"), "oidc_refused"),
+        (lambda claims: claims.update(iat=claims["iat"] + 600), "oidc_clocks_differ"),
+        (lambda claims: claims.update(exp=claims["iat"] - 600), "oidc_clocks_differ"),
+    ):
+        hostile.alter = alter  # type: ignore[assignment]
+        assert attempt() == (403, code)
+        assert not [one for one in eve.context.cookies() if one["name"] == "ql_session"]
+    hostile.alter = lambda claims: None
+    hostile.answers["/token"] = lambda call: reply(call, {}, 503)
+    assert attempt() == (503, "oidc_provider_unreachable")
+    hostile.answers.clear()
+    assert attempt()[0] == 200 and page.url == f"{eve.base}/panel/tokens/"
+
+    hostile.rotate()
+    eventually(lambda: attempt()[0] == 200, "the new keys are fetched", 20)
+    token = hostile.signed(hostile.logout_token(sub=hostile.person), "second")
+    form = {"logout_token": token}
+    address = f"{eve.base}/oidc/back-channel-logout/hostile/"
+    assert page.request.post(address, form=form).status == 200
+    eve.go("/panel/tokens/")
+    page.wait_for_url("**/panel/login/?next=*")
+    assert page.request.post(address, form=form).status == 400, "once"
+    eve.context.close()
+
+
+def test_its_pages_are_for_every_eye_and_thumb(owned: Place, chromium: Any) -> None:
+    looks = {"language": "zh-hans", "color_scheme": "dark", "reduced_motion": "reduce"}
+    ann = open_window(chromium, owned, width=390, **looks)
     page, found = ann.page, {}
 
     def look(path: str) -> None:

@@ -176,11 +176,12 @@ def test_a_killed_launcher_comes_back(shared: Up) -> None:
     eventually(lambda: shared.launcher() not in (None, before), "launcher again")
 
 
-def test_a_frozen_cluster_still_hears(shared: Up) -> None:
-    """The worker that waits holds the lock of the queue: after its death nothing may wait for that lock."""
+@pytest.mark.parametrize("name", ["ql control work", "ql control moni"])
+def test_a_frozen_cluster_still_hears(shared: Up, name: str) -> None:
+    """Who waits holds the lock of a queue: after its death nothing may wait for that lock."""
     shared.wait_ready()
     before = shared.parts()
-    os.kill(before["ql control work"], signal.SIGKILL)
+    os.kill(before[name], signal.SIGKILL)
     eventually(lambda: shared.parts().get("ql control", 0) not in (0, before["ql control"]), "a new cluster")
     shared.wait_ready()
 
@@ -238,8 +239,13 @@ def test_a_killed_up_leaves_only_the_launcher_and_the_next_one_starts(home: Path
         again = None
         try:
             launcher = up.launcher()
+            # A cluster that waits for this one cannot end by itself.
+            frozen = up.parts()["ql control moni"]
+            os.kill(frozen, signal.SIGSTOP)
             up.process.kill()
             up.process.wait()
+            eventually(lambda: set(up.parts()) == {"ql control moni"}, "no orphan but what is frozen")
+            os.kill(frozen, signal.SIGCONT)
             # At once, as a service manager would: it waits for those that are still ending.
             again = Up(home, **own)
             eventually(lambda: up.parts() == {}, "no orphans")

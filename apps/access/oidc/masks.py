@@ -20,9 +20,7 @@ def masked(provider: Provider, claims: Mapping[str, Any]) -> dict[str, Any]:
     """At most 40 claims by name; groups in clear, since they decide, other text as its first two letters."""
     shown: dict[str, Any] = {}
     for name in sorted(claims, key=str)[:MOST]:
-        shown[name[:MAX_TEXT].replace("\0", "")] = (
-            _clear(claims[name]) if name in _OPEN else _mask(name, claims[name])
-        )
+        shown[_plain(name)] = _clear(claims[name]) if name in _OPEN else _mask(name, claims[name])
     groups = claim(claims, provider.groups_claim)
     if isinstance(groups, list | str):
         shown[provider.groups_claim] = _clear(groups)
@@ -34,8 +32,14 @@ def _clear(value: Any) -> Any:
         return [_clear(one) for one in value[:MOST_GROUPS] if not isinstance(one, list | dict)]
     if isinstance(value, bool | int | float) or value is None:
         return value
-    text = value if isinstance(value, str) else ""
-    return text[:MAX_TEXT].replace("\0", "").encode("utf-8", "replace").decode()
+    return _plain(value) if isinstance(value, str) else ""
+
+
+def _plain(text: str) -> str:
+    """What a page, a terminal and both databases can hold."""
+    return "".join(
+        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text[:MAX_TEXT]
+    )
 
 
 def _mask(name: str, value: Any) -> str:

@@ -150,6 +150,8 @@ def _renewed(shelf: _Shelf, kept: _Kept, fetch: Callable[[], T], kept_s: float =
     if (young := _young(kept, kept_s)) is not None:
         return young  # type: ignore[no-any-return]
     if not http.acquire(shelf.lock):
+        if (stale := _young(kept, STALE_S)) is not None:
+            return stale  # type: ignore[no-any-return]
         raise ProviderUnreachable("busy")
     try:
         if (young := _young(kept, kept_s)) is not None:
@@ -160,9 +162,9 @@ def _renewed(shelf: _Shelf, kept: _Kept, fetch: Callable[[], T], kept_s: float =
                 kept.at = kept.tried = monotonic()
             except ProviderUnreachable as error:
                 kept.failed, kept.tried = error.reason, monotonic()
-        if kept.value is None or monotonic() - kept.at >= STALE_S:
-            raise ProviderUnreachable(kept.failed or "never_fetched")
-        return kept.value  # type: ignore[no-any-return]
+        if (stale := _young(kept, STALE_S)) is not None:
+            return stale  # type: ignore[no-any-return]
+        raise ProviderUnreachable(kept.failed or "never_fetched")
     finally:
         shelf.lock.release()
 

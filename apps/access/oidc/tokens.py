@@ -19,6 +19,8 @@ from qinglong.single_sign_on import Provider
 LEEWAY_S = 60
 MAX_TOKEN = 65_536
 MAX_SUB = 255
+# Seconds; what comes later is no time that a database can hold.
+END_OF_TIME = 2**37
 LOGOUT_EVENT = "http://schemas.openid.net/event/backchannel-logout"
 
 Claims = Mapping[str, Any]
@@ -124,7 +126,7 @@ def _check_times(claims: Claims) -> None:
 
 def _time(claims: Claims, name: str) -> float:
     found = claims.get(name)
-    if not isinstance(found, int | float) or isinstance(found, bool) or not 0 <= found < 2**40:
+    if not isinstance(found, int | float) or isinstance(found, bool) or not 0 <= found < END_OF_TIME:
         raise SingleSignOnFailed(f"{name}_wrong")
     return found
 

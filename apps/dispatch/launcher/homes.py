@@ -37,36 +37,38 @@ def make(run_as: RunAs) -> None:
     try:
         found = os.fstat(folder)
         if found.st_uid != run_as.uid:
-            # Itself last: until then this is begun anew after whatever happens, and nobody new comes in.
-            _hand_over(folder, {found.st_uid, os.geteuid()}, found.st_dev, run_as, DEPTH_MAX)
-            os.fchown(folder, run_as.uid, run_as.gid)
             os.fchmod(folder, 0o700)
+            # Itself last: until then this is begun anew after whatever happens, and nobody new comes in. Only what is
+            # its last owner's: that one may be in there and link other people's files, whose count of names proves
+            # nothing once the link is gone again.
+            _hand_over(folder, found.st_uid, found.st_dev, run_as, DEPTH_MAX)
+            os.fchown(folder, run_as.uid, run_as.gid)
     finally:
         os.close(folder)
 
 
-def _hand_over(folder: int, owners: set[int], device: int, run_as: RunAs, depth: int) -> None:
+def _hand_over(folder: int, owner: int, device: int, run_as: RunAs, depth: int) -> None:
     with os.scandir(folder) as entries:
         for entry in entries:
             with suppress(OSError):
                 looked = os.open(entry.name, _LOOK, dir_fd=folder)
                 try:
                     found = os.fstat(looked)
-                    if found.st_uid not in owners or found.st_dev != device:
+                    if found.st_uid != owner or found.st_dev != device:
                         continue
                     if stat.S_ISDIR(found.st_mode):
-                        _hand_over_folder(looked, owners, device, run_as, depth - 1)
+                        _hand_over_folder(looked, owner, device, run_as, depth - 1)
                     elif stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
                         os.chown(f"/proc/self/fd/{looked}", run_as.uid, run_as.gid)
                 finally:
                     os.close(looked)
 
 
-def _hand_over_folder(looked: int, owners: set[int], device: int, run_as: RunAs, depth: int) -> None:
+def _hand_over_folder(looked: int, owner: int, device: int, run_as: RunAs, depth: int) -> None:
     inner = os.open(f"/proc/self/fd/{looked}/.", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         if depth > 0:
-            _hand_over(inner, owners, device, run_as, depth)
+            _hand_over(inner, owner, device, run_as, depth)
         os.fchown(inner, run_as.uid, run_as.gid)
     finally:
         os.close(inner)

@@ -1,8 +1,8 @@
 """What a session hands to a shim: the launch specification and its strict reading.
 
 It travels as JSON of at most 12 MiB and never touches a disk; only the shim reads it, once. Unknown and
-missing keys are refused, and so is NUL in any text: the process API would cut the value there (lessons D15).
-Values that may be secret stay out of repr.
+missing keys are refused (`run_as` and `limits` may be missing), and so is NUL in any text: the process API would
+cut the value there (lessons D15). Values that may be secret stay out of repr.
 """
 
 from __future__ import annotations
@@ -161,6 +161,8 @@ def parse(data: bytes) -> LaunchSpec:
             raise ValueError("more than one value")
     except (ValueError, RecursionError):
         raise SpecError("specification is not JSON") from None
+    # Not there for most runs: one without them is read by a launcher of an earlier version too.
+    given = {name: value.pop(name, None) for name in _OPTIONAL} if isinstance(value, dict) else {}
     top = _fields("specification", value, _TOP)
     for name in ("run_id", "attempt_id"):
         if not is_uuid7(top[name]):
@@ -187,8 +189,8 @@ def parse(data: bytes) -> LaunchSpec:
         grace_ms=_integer("grace_ms", top["grace_ms"], 0, 3_600_000),
         input=None if top["input"] is None else _text("input", top["input"]),
         mask=(),
-        run_as=None if top["run_as"] is None else _run_as(top["run_as"]),
-        limits=None if top["limits"] is None else _limits(top["limits"]),
+        run_as=None if given["run_as"] is None else _run_as(given["run_as"]),
+        limits=None if given["limits"] is None else _limits(given["limits"]),
     )
 
 
@@ -210,9 +212,8 @@ _TOP = (
     "log",
     "receipts_root",
     "mask",
-    "run_as",
-    "limits",
 )
+_OPTIONAL = ("run_as", "limits")
 _LOG = ("root", "artifact_id", "max_bytes")
 _RUN_AS = ("uid", "gid", "groups", "home")
 LIMITS = ("cpu_seconds", "cpu_percent", "memory_bytes", "processes", "open_files")

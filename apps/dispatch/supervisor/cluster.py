@@ -39,6 +39,9 @@ RUNS = "runs"
 GUARD_S = 1.0
 FROZEN = 70
 
+# How long a cluster whose tree is gone may take to end.
+_ORPHAN_S = 10
+
 _LOCK_WAIT_S = 2.0
 _IDLE = -1
 _TITLES = {worker: "worker", monitor: "monitor", pusher: "pusher"}
@@ -57,9 +60,16 @@ class Guard(stock.Sentinel):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__(threading.Event(), threading.Event(), uuid.uuid4(), start=False)
         Doorbell.stop = self._stopping = drain.prepare()
+        self._parent = os.getppid()
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: drain.request())
+            signal.signal(number, self._told_to_end)
         self.start()
+
+    def _told_to_end(self, *_: object) -> None:
+        drain.request()
+        if os.getppid() != self._parent:
+            # Nobody is left who would end a cluster that cannot.
+            signal.alarm(_ORPHAN_S)
 
     def spawn_process(self, target: Callable[..., None], *args: Any) -> Any:
         """One part; unlike the stock one it ends with its parent and has a name."""
@@ -82,6 +92,9 @@ class Guard(stock.Sentinel):  # type: ignore[misc]
                 self._tend(part, now - last)
             for part in (self.monitor, self.pusher):
                 if not part.is_alive():
+                    if part.exitcode < 0:
+                        # The monitor always waits inside a lock; without it nothing is ever acknowledged.
+                        raise Frozen("its monitor or pusher was killed")
                     self.reincarnate(part)
             last = now
             if self.reincarnations > before:

@@ -20,6 +20,7 @@ from django.db import DatabaseError, connection
 from apps.core import clock, control, health, node, runtime
 from apps.core.errors import DomainError
 from apps.core.watchdogs import FREE_BYTES_MIN
+from apps.dispatch.services import nodes
 from qinglong.environment import ConfigurationError, private_folder
 
 OLDEST_POSTGRESQL = 140_000
@@ -104,6 +105,7 @@ def migrate(announce: Callable[[], None]) -> int:
         _refuse_other("schema_mismatch", health.schema())
         _ensure_keyring()
         control.enrol(clock.now())
+        nodes.meet(node.node_id())
         announce()
     except ConfigurationError as error:
         return _refuse(error.code, str(error), REFUSED)

@@ -26,7 +26,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 from apps.access.models import SignIn
 from apps.access.oidc import flow as flows
 from apps.access.oidc import metadata, providers
-from apps.access.oidc.errors import Cancelled, ClocksDiffer, NotBegunHere, SingleSignOnFailed
+from apps.access.oidc.errors import Cancelled, ClocksDiffer, NoAccount, NotBegunHere, SingleSignOnFailed
 from apps.access.services.sessions import require_fresh, session_of
 from apps.core.errors import DomainError
 from apps.panel import trouble
@@ -148,6 +148,8 @@ class BackChannelLogout(View):
             # Anybody can send one: no more than a line, and only on request.
             log.debug("logout token refused: %s", failure.reason)
             response: HttpResponse = JsonResponse({"error": "invalid_request"}, status=400)
+        except DomainError as error:
+            response = JsonResponse({"error": error.code}, status=error.status)
         else:
             log.info("sign-out at %s ended %d sessions", provider.alias, ended)
             response = HttpResponse(status=200)
@@ -210,7 +212,7 @@ def failed(
         "title": _("Not signed in"),
         "failure": failure,
         "skew": _skew(failure),
-        "again": begin_url(provider, target) if provider is not None else "",
+        "again": "" if provider is None else begin_url(provider, target, **_otherwise(failure)),
         "next": target,
     }
     response = render(request, "access/single_sign_on_failed.html", context, status=failure.status)
@@ -218,6 +220,11 @@ def failed(
     response._has_been_logged = True  # type: ignore[attr-defined]
     add_never_cache_headers(response)
     return response
+
+
+def _otherwise(failure: SingleSignOnFailed) -> dict[str, str]:
+    """Whoever has no account here may have another one there: the provider asks once more who it is."""
+    return {"fresh": "1"} if isinstance(failure, NoAccount) else {}
 
 
 def _skew(failure: SingleSignOnFailed) -> str:
