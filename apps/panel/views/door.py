@@ -18,12 +18,14 @@ from django.views import View
 from django.views.decorators.debug import sensitive_post_parameters
 
 from apps.access import services
+from apps.access.addresses import network_of
 from apps.access.errors import DoorBusy, PasskeyRefused, SignInRefused, TooManyAttempts
 from apps.access.factors import factors_of, passkeys
 from apps.access.models import User
 from apps.access.services import entry
 from apps.core import clock
 from apps.core.errors import DomainError, InvalidInput
+from apps.core.throttle import Throttle
 from apps.panel.page import safe_next
 from apps.panel.views import single_sign_on
 from apps.projects import queries as projects
@@ -31,6 +33,7 @@ from apps.projects.errors import BootstrapNotPristine
 
 _SETUP_TOKEN = re.compile(r"([A-Za-z0-9_-]{22})\.([A-Za-z0-9_-]{1,128})")
 _MAX_FIELD = 4096
+_asked = Throttle(20)
 
 
 class DoorView(View):
@@ -135,7 +138,15 @@ class AskPasskey(View):
     http_method_names = ["post"]
 
     def post(self, request: HttpRequest) -> HttpResponse:
-        response = JsonResponse(entry.ask_passkey(request, alone=request.POST.get("alone") == "1"))
+        alone = request.POST.get("alone") == "1"
+        if services.session_of(request) is None:
+            # Strangers may ask too, and each question leaves a row behind for ten minutes.
+            client = network_of(request)
+            wait = _asked.full(client)
+            if wait or not passkeys.are_in_use(request):
+                return HttpResponse(status=429 if wait else 404, headers={"Retry-After": str(wait or 60)})
+            _asked.count(client)
+        response = JsonResponse(entry.ask_passkey(request, alone=alone))
         add_never_cache_headers(response)
         return response
 

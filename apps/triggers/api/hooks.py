@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections import OrderedDict, deque
-
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 from django.utils.decorators import method_decorator
 from django.utils.translation import gettext_lazy as _
@@ -16,6 +12,7 @@ from apps.access.addresses import address_of
 from apps.access.errors import LengthRequired
 from apps.core import problems
 from apps.core.errors import InvalidInput, TooLarge
+from apps.core.throttle import Throttle
 from apps.runs.errors import ConcurrencySkipped
 from apps.runs.services import Skipped
 from apps.triggers.errors import HookNotFound, HookThrottled
@@ -25,8 +22,6 @@ from apps.triggers.services import hooks
 # Per minute: calls of one webhook, and calls of one address with secrets that nobody has.
 CALLS = 120
 GUESSES = 30
-WINDOW_S = 60.0
-_REMEMBERED = 10_000
 # Names under which senders give a delivery its id: ours, and those of the usual ones.
 DELIVERY_HEADERS = (
     "Idempotency-Key",
@@ -36,39 +31,6 @@ DELIVERY_HEADERS = (
     "Webhook-Id",
 )
 SIGNATURE_HEADERS = ("X-QingLong-Signature", "X-Hub-Signature-256")
-
-
-class Throttle:
-    """At most `most` calls a minute for each key, in this process; remembers a bounded number of keys."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._calls: OrderedDict[str, deque[float]] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def full(self, key: str) -> int:
-        """Seconds until the next call is welcome, 0 for now; counts nothing."""
-        with self._lock:
-            calls = self._recent(key)
-            return int(calls[0] + WINDOW_S - time.monotonic()) + 1 if len(calls) >= self._most else 0
-
-    def count(self, key: str) -> None:
-        """Notes a call."""
-        with self._lock:
-            self._recent(key).append(time.monotonic())
-            self._calls.move_to_end(key)
-            while len(self._calls) > _REMEMBERED:
-                self._calls.popitem(last=False)
-
-    def clear(self) -> None:
-        """Forgets everything; for tests."""
-        self._calls.clear()
-
-    def _recent(self, key: str) -> deque[float]:
-        calls = self._calls.setdefault(key, deque())
-        while calls and calls[0] <= time.monotonic() - WINDOW_S:
-            calls.popleft()
-        return calls
 
 
 calls = Throttle(CALLS)

@@ -1,0 +1,99 @@
+"""Two at once, with real connections: bounds and last ones hold."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.test import Client
+
+from apps.access.errors import LastAdministrator, SignInRefused
+from apps.access.models import ApiToken, SignIn, User
+from apps.access.scopes import Credential
+from apps.access.services import change_person, create_token, rotate_token
+from apps.core import clock
+from apps.core.errors import DomainError
+from tests.people import ROOT, Api, account, signed_in, subject
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def at_once(*acts: Callable[[], object]) -> list[str]:
+    """The class names of what each act raised, or `done`."""
+    ready = threading.Barrier(len(acts))
+    outcomes: list[str] = []
+
+    def run(act: Callable[[], object]) -> None:
+        try:
+            ready.wait()
+            act()
+            outcomes.append("done")
+        except DomainError as error:
+            outcomes.append(type(error).__name__)
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=run, args=(act,)) for act in acts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sorted(outcomes)
+
+
+def test_the_64th_place_is_given_once(seeded: None) -> None:
+    user = account("ann")
+    for _ in range(63):
+        signed_in(user)
+    assert at_once(*[lambda: signed_in(user)] * 4) == ["done"] * 4
+    slots = sorted(SignIn.objects.values_list("slot", flat=True))
+    assert slots == list(range(64))
+
+
+def test_two_administrators_who_disable_each_other_leave_one(seeded: None) -> None:
+    one, two = account("one", administrator=True), account("two", administrator=True)
+
+    def disable(target: User, by: User) -> Callable[[], object]:
+        return lambda: change_person(
+            target.subject_id, 1, status="disabled", actor=subject(by), origin="tests"
+        )
+
+    outcomes = at_once(disable(one, two), disable(two, one))
+    assert outcomes == sorted(["done", LastAdministrator.__name__])
+    assert User.objects.filter(is_superuser=True, subject__status="active").count() == 1
+
+
+def test_disabling_beside_a_sign_in_leaves_no_session(seeded: None) -> None:
+    user = account("ann")
+    clients: list[Client] = []
+
+    def come_in() -> None:
+        clients.append(signed_in(user))
+
+    outcomes = at_once(
+        come_in, lambda: change_person(user.subject_id, 1, status="disabled", actor=ROOT, origin="tests")
+    )
+    assert outcomes in (["done", "done"], sorted([SignInRefused.__name__, "done"]))
+    assert not SignIn.objects.exists()
+    assert [Api(client=client)("GET", "me").status_code for client in clients] in ([], [401])
+
+
+def test_a_token_rotated_twice_at_once_has_one_secret_and_one_before(seeded: None) -> None:
+    owner = subject(account("ann"))
+    session = Credential("session")
+    token = create_token(owner, name="ci", scopes=["*"], maker=session, origin="tests").token
+    made: list[str] = []
+
+    def rotate() -> None:
+        made.append(
+            rotate_token(owner, token.pk, overlap=timedelta(hours=1), maker=session, origin="tests").secret
+        )
+
+    assert at_once(rotate, rotate) == ["done", "done"]
+    row = ApiToken.objects.get()
+    assert row.previous_digest is not None and row.previous_digest != row.digest
+    assert sorted(Api(secret)("GET", "me").status_code for secret in made) == [200, 200]
+    assert row.previous_expires_at is not None and row.previous_expires_at > clock.now()
