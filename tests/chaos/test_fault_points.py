@@ -50,6 +50,11 @@ ADOPT = [
     "before taking the leases over", "after taking the leases over", "after the commit of the adoption",
     "before following what was adopted", "after following what was adopted",
 ]  # fmt: skip
+ASIDE = [
+    "before marking a receipt as put aside", "after marking a receipt as put aside", "before putting a receipt aside",
+    "after putting a receipt aside",
+]  # fmt: skip
+PURGE = ["before purging a receipt", "after purging a receipt"]
 # What a shim does, in this order; the log is empty until the script says something.
 SHIM = [
     "mkdir folder", "open log", "open receipt", "posix_fallocate receipt", "pwrite receipt", "tell ready",
@@ -181,6 +186,31 @@ def test_a_session_dies_that_adopts(node: Node) -> None:
         node.gone()
         assert node.run() == "idle"
         node.check(run, point, attempts=(1,))
+    node.check_clean()
+
+
+def test_a_session_dies_that_puts_a_receipt_aside(node: Node) -> None:
+    """The script forges its own; what it wrote is kept as evidence, and purged when its time is over."""
+    forged = kit.task(
+        "forger", concurrency="parallel", max_parallel=8,
+        shell=f'echo "$QINGLONG_RUN_ID" >> {node.home.path}/ran; n=$(basename "$(dirname "$QINGLONG_OUTPUT")");'
+        f' for d in {receipts_root()}/*; do [ -e "$d"/."$n".*.tmp ] && echo "{{}}" > "$d/$n.json"; done; true',
+    )  # fmt: skip
+    runs = []
+    for point in ASIDE:
+        runs.append(kit.run_of(forged))
+        assert node.run(point) == "killed", f"never came to {point}"
+        assert node.run() == "idle"
+        node.check(runs[-1], point, lost=True, attempts=(1,))
+        row = CompletionReceiptJournal.objects.get(run=runs[-1])
+        assert row.state == "quarantined" and (receipts_root() / (row.quarantine_ref or "")).exists(), point
+    for run, point in zip(runs, PURGE, strict=False):
+        row = CompletionReceiptJournal.objects.get(run=run)
+        CompletionReceiptJournal.objects.filter(run=run).update(purge_after=row.updated_at)
+        assert node.run(point) == "killed", f"never came to {point}"
+        assert node.run() == "idle"
+        assert not CompletionReceiptJournal.objects.filter(run=run).exists(), point
+        assert not (receipts_root() / (row.quarantine_ref or "")).exists(), point
     node.check_clean()
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.core.management import call_command
 
 from apps.core import backup, node
 from apps.dispatch import journal
@@ -17,6 +18,7 @@ from apps.dispatch.journal import Entry
 from apps.dispatch.launcher.tree import boot_id
 from apps.dispatch.receipts import ReceiptStore
 from apps.runs.models import RunAttempt
+from qinglong.environment import ConfigurationError
 from tests.dispatch.conftest import home  # noqa: F401
 from tests.dispatch.sessions import Home, wait
 from tests.dispatch.shim_kit import Kit, alive, until
@@ -125,6 +127,8 @@ def test_runs_40_a_node_carries_at_most_1024(settings: Any, tmp_path: Path) -> N
         node.claim_slot(most=journal.CAPACITY // 400)
     for lock in held:
         lock.release()
+    with pytest.raises(ConfigurationError, match="at most 1024 scripts"):
+        call_command("up", workers=3, slots=400)
 
 
 BAD = {

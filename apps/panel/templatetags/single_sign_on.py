@@ -7,7 +7,6 @@ from typing import Any
 from django import template
 
 from apps.access.oidc import rules
-from apps.access.services.sessions import session_of
 from apps.panel.views import single_sign_on
 
 register = template.Library()
@@ -23,10 +22,3 @@ def provider_buttons(back: str) -> dict[str, Any]:
 def provider_required() -> bool:
     """Whether the password is for one account only."""
     return rules.is_required()
-
-
-@register.inclusion_tag("panel/_sign_in_again.html", takes_context=True)
-def sign_in_again(context: dict[str, Any]) -> dict[str, Any]:
-    """What leads to a fresh session and back to this page; through the provider for those who came from there."""
-    request = context["request"]
-    return {"url": single_sign_on.again_url(session_of(request), request.get_full_path())}

@@ -9,7 +9,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from apps.access.oidc import providers
-from apps.access.services import is_fresh, require_fresh, revoke_method
+from apps.access.services import revoke_method
 from apps.identity.queries import bindings_of
 from apps.panel.page import ORIGIN, SIGNED_IN, Action, Page
 
@@ -17,6 +17,7 @@ from apps.panel.page import ORIGIN, SIGNED_IN, Action, Page
 class SignInMethods(Page):
     permissions = {"GET": SIGNED_IN}
     template = "panel/sign_in_methods.html"
+    section = "security"
     title = gettext_lazy("Ways to sign in")
 
     def get(self, request: HttpRequest) -> HttpResponse:
@@ -25,16 +26,16 @@ class SignInMethods(Page):
             {"bound": one, "provider": providers.find_key(one.provider), "removable": len(bound) > 1}
             for one in bound
         ]
-        return self.show(rows=rows, providers=providers.all_providers(), fresh=is_fresh(request))
+        return self.show(rows=rows, providers=providers.all_providers())
 
 
 class RemoveProvider(Action):
     """Only identities of providers; passwords and passkeys have rules of their own."""
 
     permissions = {"POST": SIGNED_IN}
+    fresh = True
 
     def act(self) -> HttpResponse:
-        require_fresh(self.request)
         me = self.visitor.principal.subject
         asked = [self.request.POST.get(field, "")[:255] for field in ("provider", "subject")]
         mine = [one for one in bindings_of(me.id) if [one.provider, one.provider_subject] == asked]

@@ -27,7 +27,7 @@ from apps.access.models import SignIn
 from apps.access.oidc import flow as flows
 from apps.access.oidc import metadata, providers
 from apps.access.oidc.errors import Cancelled, ClocksDiffer, NoAccount, NotBegunHere, SingleSignOnFailed
-from apps.access.services.sessions import require_fresh, session_of
+from apps.access.services.sessions import session_of
 from apps.core.errors import DomainError
 from apps.panel import trouble
 from apps.panel.page import SIGNED_IN, Action, safe_next, safe_target
@@ -64,9 +64,9 @@ class Link(Action):
     """Adds an identity to the account of whoever is signed in, freshly."""
 
     permissions = {"POST": SIGNED_IN}
+    fresh = True
 
     def act(self, alias: str) -> HttpResponse:
-        require_fresh(self.request)
         row = session_of(self.request)
         target = safe_next(self.request, reverse("panel:index"))
         try:

@@ -8,6 +8,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
+from apps.dispatch.journal import CAPACITY
 from apps.dispatch.supervisor import up
 
 
@@ -28,6 +29,8 @@ class Command(BaseCommand):
         for name, least, most in (("port", 0, 65535), ("workers", 1, 64), ("slots", 1, 1024)):
             if not least <= options[name] <= most:
                 raise self.wrong(f"--{name} is a number from {least} to {most}.")
+        if options["workers"] * options["slots"] > CAPACITY:
+            raise self.wrong(f"A node carries at most {CAPACITY} scripts: --workers times --slots.")
         sys.exit(up.run(options["host"], options["port"], options["workers"], options["slots"]))
 
     @staticmethod
