@@ -17,6 +17,7 @@ ACTS: dict[str, Promise] = {
     "factor.removed": pgettext_lazy("audit", "removed a second factor"),
     "factor.recovery_code_used": pgettext_lazy("audit", "used a recovery code"),
     "factor.recovery_codes_renewed": pgettext_lazy("audit", "made new recovery codes"),
+    "owner.recovered": pgettext_lazy("audit", "made somebody owner from the console"),
     "owner-bootstrap.issued": pgettext_lazy("audit", "issued a set-up link"),
     "owner-bootstrap.claimed": pgettext_lazy("audit", "used the set-up link"),
     "password.changed": pgettext_lazy("audit", "changed the password"),

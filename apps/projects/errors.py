@@ -56,6 +56,12 @@ class LastOwner(Conflict):
     message = _("The last owner of a project stays owner.")
 
 
+class OwnerPresent(Conflict):
+    code = "owner_present"
+    retry = Retry.NEVER
+    message = _("Somebody owns this project and can give the role; nothing is to be recovered.")
+
+
 class OwnersOnly(Forbidden):
     message = _("Only an owner grants or revokes ownership.")
 

@@ -11,7 +11,13 @@ from apps.projects.services.bootstrap import (
 )
 from apps.projects.services.derived import Followed, follow_roles
 from apps.projects.services.lifecycle import create_project, set_project_status, update_project
-from apps.projects.services.roles import Appended, Binding, append_role_binding, change_role
+from apps.projects.services.roles import (
+    Appended,
+    Binding,
+    append_role_binding,
+    change_role,
+    recover_ownership,
+)
 
 __all__ = [
     "Appended",
@@ -26,6 +32,7 @@ __all__ = [
     "create_project",
     "follow_roles",
     "issue_owner_bootstrap",
+    "recover_ownership",
     "set_project_status",
     "update_project",
 ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, OuterRef, QuerySet
 from django.utils.translation import gettext_lazy as _
 
 from apps.audit import services as audit
@@ -19,6 +19,7 @@ from apps.identity.principals import PolicySubject
 from apps.projects import queries
 from apps.projects.errors import (
     LastOwner,
+    OwnerPresent,
     OwnersOnly,
     PolicyUnavailable,
     ProjectArchived,
@@ -28,6 +29,8 @@ from apps.projects.errors import (
 )
 from apps.projects.models import Project, ProjectRoleBinding, Role
 from apps.projects.policy import MUTATION_ID, Grant, confirm
+
+CONSOLE = PolicySubject("system", "console")
 
 
 @dataclass(frozen=True)
@@ -148,6 +151,33 @@ def change_role(
     return appended
 
 
+@db.write_transaction
+def recover_ownership(project_id: str, subject: PolicySubject) -> Appended:
+    """Makes a person owner of a project that nobody owns who could act; for the console alone (§5.4, §13.2).
+
+    Raises ProjectNotFound, OwnerPresent, InvalidInput for somebody who does not exist or is disabled.
+    """
+    if db.lock(Project.objects.filter(pk=project_id)).first() is None:
+        raise ProjectNotFound
+    if _acting_owners(project_id).filter(subject_type="user").exists():
+        raise OwnerPresent
+    _require_user(subject, active=True)
+    version = _current_version(project_id, subject)
+    binding = Binding(
+        project_id, subject, version + 1, Role.OWNER, f"owner-recovery:{ids.token(16)}", CONSOLE, clock.now()
+    )
+    appended = append_role_binding(version, binding)
+    audit.record(
+        project_id,
+        actor=CONSOLE.pair,
+        action="owner.recovered",
+        subject=subject.pair,
+        metadata={"version": binding.version, "mutation_id": binding.mutation_id},
+        origin="command",
+    )
+    return appended
+
+
 def stored_binding(row: ProjectRoleBinding) -> Binding:
     """A row as a value; raises PolicyUnavailable where it breaks its own rules."""
     try:
@@ -187,18 +217,20 @@ def _current_role(project_id: str, subject: PolicySubject) -> str | None:
 
 
 def _has_other_owner(project_id: str, subject: PolicySubject) -> bool:
-    """Whether somebody else owns the project; a disabled subject could not act and does not count."""
-    enabled = IdentitySubject.objects.filter(pk=OuterRef("subject_id"), status=IdentitySubject.Status.ACTIVE)
-    return (
-        queries.current_bindings()
-        .filter(project=project_id, role=Role.OWNER)
-        .exclude(subject_type=subject.type, subject_id=subject.id)
-        .filter(~Q(subject_type="user") | Exists(enabled))
-        .exists()
+    """Whether somebody else owns the project and could act."""
+    others = _acting_owners(project_id).exclude(subject_type=subject.type, subject_id=subject.id)
+    return others.exists()
+
+
+def _acting_owners(project_id: str) -> QuerySet[ProjectRoleBinding]:
+    """Who owns the project; a disabled subject could not act and does not count."""
+    disabled = IdentitySubject.objects.filter(
+        pk=OuterRef("subject_id"), status=IdentitySubject.Status.DISABLED
     )
+    return queries.current_bindings().filter(~Exists(disabled), project=project_id, role=Role.OWNER)
 
 
-def _require_user(subject: PolicySubject) -> None:
+def _require_user(subject: PolicySubject, *, active: bool = False) -> None:
     found = identity.find_subject(subject.id)
-    if found is None or found.type != subject.type:
+    if found is None or found.type != subject.type or (active and found.status != "active"):
         raise InvalidInput.field("subject_id", _("There is no such person."))
