@@ -88,11 +88,11 @@ def problems() -> list[Problem]:
     return sorted(found, key=lambda problem: (not problem.failing, problem.code))
 
 
-def recent() -> list[Problem]:
-    """The same, worked out within the last KEPT_S seconds."""
+def recent(within_s: float = KEPT_S) -> list[Problem]:
+    """The same, worked out within the last seconds."""
     global _kept
     with _lock:
-        if _kept is None or _kept[0] <= time.monotonic() - KEPT_S:
+        if _kept is None or _kept[0] <= time.monotonic() - within_s:
             before = [] if _kept is None else _failed(_kept[1])
             _kept = (time.monotonic(), problems())
             if (now := _failed(_kept[1])) != before:

@@ -77,7 +77,7 @@ def test_a_receipt_that_can_neither_be_read_nor_put_aside(home: Home, kind: str)
     plant = "mkdir -p {0} && touch {0}/x" if kind == "folder" else "echo nonsense > {0}"
     hostile, other = pair(
         f'id=$(basename "$TMPDIR"); cd {node}/receipts && : > .quarantine && '
-        + plant.format('"$(printf %.2s "$id")/$id.json"')
+        + plant.format('"${id#"${id%??}"}/$id.json"')
     )
     carried_on(home, hostile, other)
     assert ended(hostile)[0] == "lost", ended(hostile)

@@ -13,6 +13,7 @@ from django.db import connection
 from apps.dispatch.models import CompletionReceiptJournal, RunDispatchLease, Worker
 from apps.runs.models import Run
 from tests.dispatch.sessions import Home, wait, wait_for
+from tests.e2e.up_kit import eventually
 from tests.runs import kit
 
 
@@ -21,7 +22,8 @@ def session(home: Home) -> subprocess.Popen[bytes]:
     before = Worker.objects.filter(status="online").values_list("session_id", flat=True)
     known = set(before)
     process = home.worker()
-    wait(lambda: Worker.objects.filter(status="online").exclude(session_id__in=known).exists(), "the session")
+    taken = Worker.objects.filter(status="online").exclude(session_id__in=known)
+    eventually(taken.exists, "the session", 60)
     return process
 
 

@@ -18,10 +18,13 @@ from apps.dispatch.services import draining, expiry
 from apps.runs.models import Run, RunAttempt
 from apps.runs.services import retrying
 from tests.dispatch.sessions import Home, alive, wait, wait_for
+from tests.e2e.up_kit import eventually
 from tests.runs import kit
 
 AGAIN = {"max_attempts": 2, "retry_on_lost": True, "safety": "idempotent"}
 OPERATOR = ("user", "u")
+# A process that starts beside many others on a busy machine takes its time.
+START_S = 60
 
 
 class Member(Home):
@@ -33,9 +36,10 @@ class Member(Home):
         """A resident session of it, on record."""
         before = set(Worker.objects.values_list("session_id", flat=True))
         process = self.worker(**self.shared, **environment)
-        wait(
+        eventually(
             lambda: Worker.objects.filter(node_id=self.id).exclude(session_id__in=before).exists(),
             "the session to register",
+            START_S,
         )
         return process
 

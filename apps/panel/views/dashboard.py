@@ -17,6 +17,8 @@ from apps.tasks.models import Task
 from apps.triggers.queries import stranded
 
 STRANDED = 20
+# The dashboard asks every few seconds; what is wrong with the installation may be a little older.
+PROBLEMS_S = 15.0
 
 
 class Dashboard(Page):
@@ -69,6 +71,6 @@ class Dashboard(Page):
         one_user = settings.RUN_AS is None and self.may("task.update") and queries.is_shared(project.pk)
         return {
             "one_user": one_user,
-            "installation": health.recent() if administrator else [],
+            "installation": health.recent(PROBLEMS_S) if administrator else [],
             "stranded": self.stranded(project) if self.may("task.update") else [],
         }
