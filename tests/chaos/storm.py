@@ -25,7 +25,7 @@ from typing import Any
 
 from tests.chaos.checker import Report, check
 from tests.chaos.node import Node
-from tests.e2e.person import House, processes_with
+from tests.e2e.person import Api, Browser, House, processes_with, set_up
 from tests.e2e.up_kit import PARTS, ROOT, Up, environment, eventually, free_port
 
 RESIDENT = 2
@@ -290,7 +290,10 @@ def storm(folder: Path, seed: int, *, postgresql: bool) -> Iterator[Storm]:
             server = Server(place)
             stack.callback(server.stop)
             extra["DATABASE_URL"] = server.url
-        house = House.build(folder / "home", "--workers", "2", "--slots", SLOTS, **extra)
+        up = Up(folder / "home", "--workers", "2", "--slots", SLOTS, **extra)
+        stack.callback(up.stop)
+        up.wait_ready()
+        house = House(up, Api(up.port, set_up(up.home, **extra)), Browser(up.port), extra)
         made = Storm(house, Node(house), random.Random(seed), server)
         stack.callback(made.close)
         yield made
