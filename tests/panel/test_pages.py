@@ -10,11 +10,12 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from apps.access.models import User
+from apps.access.models import Application, User
+from apps.access.services import create_application
 from apps.runs.models import Run
 from apps.tasks.models import Task
 from tests.panel.kit import a_run, a_task, browser
-from tests.people import member
+from tests.people import ROOT, member
 
 pytestmark = pytest.mark.django_db
 
@@ -38,12 +39,15 @@ def things(owner: User) -> tuple[Task, Run]:
         script={"language": "node", "source": "1", "args": ["a"]},
         timeout_ms=1500,
     )
+    create_application("agent", "user", actor=ROOT, origin="tests")
     return task, run
 
 
 def addresses(task: Task, run: Run) -> Iterator[str]:
     yield from ("/panel/", "/panel/projects/", "/panel/tokens/", "/panel/workers/", "/panel/people/")
-    yield from ("/panel/go/", "/panel/go/?q=back", "/panel/keys/")
+    yield from ("/panel/go/", "/panel/go/?q=back", "/panel/keys/", "/panel/security/", "/panel/applications/")
+    yield f"/panel/people/{User.objects.get(username='ann').subject_id}/"
+    yield from (f"/panel/applications/{one.pk}/" for one in Application.objects.all())
     yield from (f"/panel/p/default/{page}/" for page in ("tasks", "tasks/new", "runs", "skips", "audit"))
     yield from ("/panel/p/default/", "/panel/p/default/?history=1", "/panel/p/default/archive/")
     yield from ("/panel/p/default/tasks/?search=x", "/panel/p/default/runs/?status=queued&trigger=manual")

@@ -15,10 +15,12 @@ import pytest
 from django.utils import translation
 
 from apps.access.models import User
+from apps.access.services import create_application
 from apps.core import clock
 from apps.panel import words
 from tests.panel.kit import a_run, a_task, browser
 from tests.panel.test_pages import addresses
+from tests.people import ROOT as SOMEBODY
 from tests.people import member
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,7 +31,7 @@ LATIN_ALLOWED = re.compile(
     r"QingLong|English|Python|Node\.js|TypeScript|Shell|API|MB|KB|GB|ann|Default|default|Back up|back-up|nightly|"
     r"one two|user|project|bootstrap|console|panel|tests|system|owner-bootstrap|Tab|Esc|QINGLONG_EXIT_CODE|"
     r"qinglong up|JSON|NAME=value|QINGLONG_OUTPUT|QINGLONG_INPUT|/bin/sh -c|NAME|by hand|"
-    r"Ctrl|Enter|Webhook|HMAC|POST|GitHub|UTC|label:|status:failed",
+    r"Ctrl|Enter|Webhook|QINGLONG_NODE_LABELS|HTTPS|localhost|PIN|MCP|HMAC|POST|GitHub|UTC|label:|status:failed",
 )
 
 
@@ -155,6 +157,7 @@ class Texts(HTMLParser):
 def test_no_english_is_left_on_a_chinese_page() -> None:
     owner: User = member("owner", "ann", administrator=True)
     task = a_task(owner, labels=["nightly"])
+    create_application("agent", "user", actor=SOMEBODY, origin="tests")
     run = a_run(owner, task)
     client: Any = browser(owner, language="zh-hans")
     pages = [*addresses(task, run), "/setup", "/panel/none-such/", f"/panel/p/default/task/{task.slug}/run/"]
