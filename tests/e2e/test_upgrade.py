@@ -65,6 +65,7 @@ def test_scripts_outlive_the_old_one_and_are_taken_over_by_the_new(
                 assert sum(types.count(f"run.{end}") for end in ("succeeded", "failed", "lost")) == 1, types
             assert sorted(ran.read_text().split()) == sorted([*runs, fresh])
         finally:
+            gate.touch()
             old.stop()
             house.up.stop()
 
@@ -114,4 +115,5 @@ def test_a_drained_node_stays_drained_when_up_starts_anew(tmp_path: Path) -> Non
             assert (resumed["state"], resumed["drain_requested_at"]) == ("online", None)
             assert api.until(waits)["status"] == "succeeded"
         finally:
+            gate.touch()
             house.up.stop()
