@@ -81,6 +81,7 @@ _CHECKS = frozenset(
         "permission_classes",
     }
 )  # fmt: skip
+_CHECKERS = frozenset({__name__, "rest_framework.views", "django.views.generic.base"})
 
 
 class Endpoint(APIView):
@@ -100,10 +101,10 @@ class Endpoint(APIView):
     def __init_subclass__(cls, **options: Any) -> None:
         """Refuses, when it is imported, a view that could answer without the checks."""
         super().__init_subclass__(**options)
-        if _CHECKS & vars(cls).keys() and cls.__module__ != __name__:
-            raise TypeError(
-                f"{cls.__name__} must not replace {', '.join(sorted(_CHECKS & vars(cls).keys()))}"
-            )
+        for name in sorted(_CHECKS):
+            place = next(base for base in cls.__mro__ if name in vars(base))
+            if place.__module__ not in _CHECKERS:
+                raise TypeError(f"{cls.__name__} must not replace {name}")
 
     @property
     def principal(self) -> Principal:

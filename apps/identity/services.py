@@ -56,6 +56,13 @@ def set_subject_status(
 
 
 @db.write_transaction
+def count_change(subject_id: str, version: int) -> int:
+    """A new version for a change beside the status that another service records; raises VersionConflict."""
+    rows = IdentitySubject.objects.filter(pk=subject_id)
+    return cas.update(rows, version=version, updated_at=clock.now())
+
+
+@db.write_transaction
 def append_authentication_binding(
     provider: str,
     provider_subject: str,

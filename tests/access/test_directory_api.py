@@ -71,6 +71,7 @@ def test_an_administrator_stays(root: User, browser: Api) -> None:
     assert taken.status_code == 200
     last = AuditEntry.objects.filter(action__startswith="administrator.").count()
     assert last == 2
+    assert AuditEntry.objects.filter(action="subject.enabled").count() == 0, "what did not happen is not told"
 
 
 def test_what_changes_who_may_come_in_needs_a_fresh_session(root: User, browser: Api) -> None:

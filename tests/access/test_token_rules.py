@@ -196,6 +196,8 @@ def test_no_view_can_leave_the_checks_out(rf: Any) -> None:
     for name in ("permission_classes", "check_permissions", "initial", "authentication_classes", "dispatch"):
         with pytest.raises(TypeError):
             type("Careless", (Endpoint,), {name: ()})
+        with pytest.raises(TypeError):
+            type("Mixed", (type("Mixin", (), {name: ()}), Endpoint), {})
 
     class Elsewhere(APIView):
         permission_classes = ()

@@ -50,7 +50,10 @@ def change_person(
         raise NotYourself
     if loses and not _others(user).exists():
         raise LastAdministrator
-    identity.set_subject_status(subject_id, version, wanted[0], actor=actor, origin=origin)
+    if wanted[0] == subject.status:
+        identity.count_change(subject_id, version)
+    else:
+        identity.set_subject_status(subject_id, version, wanted[0], actor=actor, origin=origin)
     if wanted[0] == "disabled":
         end_sessions(subject_id, actor=actor, origin=origin)
     if wanted[1] != user.is_superuser:
