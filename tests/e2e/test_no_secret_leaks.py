@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import json
 import os
 import re
 import secrets
 import sqlite3
+import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import psycopg
+from django_otp.oath import hotp
 from psycopg import sql
 
 from tests.e2e.person import PASSWORD, House
 from tests.e2e.up_kit import eventually
-
-LINK = re.compile(r"/setup\?token=([A-Za-z0-9_-]{22})\.([A-Za-z0-9_-]{43})")
 
 
 def stored(house: House) -> Iterator[tuple[str, bytes]]:
@@ -55,15 +58,15 @@ def files(house: House) -> Iterator[tuple[str, bytes]]:
     for path in house.up.home.rglob("*"):
         if path.is_file() and path.name not in ("keyring.json", "secret_key"):
             yield str(path.relative_to(house.up.home)), path.read_bytes()
-    # The one place that is told the set-up link, and for that purpose.
-    yield "the terminal", LINK.sub("", house.up.output).encode()
+    yield "the terminal", house.up.output.encode()
 
 
 def answers(house: House, run_id: str, slug: str) -> Iterator[tuple[str, bytes]]:
     """What API and panel say about all that happened."""
     api, browser = house.api, house.browser
     for path in (
-        "/me", "/tokens", "/projects", "/projects/default", "/projects/default/tasks", "/projects/default/runs",
+        "/me", "/tokens", "/applications", "/people",
+        "/projects", "/projects/default", "/projects/default/tasks", "/projects/default/runs",
         f"/projects/default/tasks/{slug}", "/projects/default/role-bindings", "/projects/default/skips",
         f"/runs/{run_id}", f"/runs/{run_id}/attempts", f"/runs/{run_id}/events", f"/runs/{run_id}/log",
         "/workers", "/projects/default/audit", "/runs/none", "/schema",
@@ -71,7 +74,8 @@ def answers(house: House, run_id: str, slug: str) -> Iterator[tuple[str, bytes]]
         answer = api.call("GET", path)
         yield f"API {path}", repr(answer.headers.items()).encode() + answer.content
     for path in (
-        "", "tokens/", "people/", "workers/", "p/default/", "p/default/audit/", "p/default/tasks/",
+        "", "tokens/", "security/", "security/app/", "applications/", "people/",
+        "workers/", "p/default/", "p/default/audit/", "p/default/tasks/",
         "p/default/runs/", f"p/default/task/{slug}/", f"p/default/task/{slug}/script/", f"runs/{run_id}/",
         f"p/default/task/{slug}/run-with/", "p/none/",
     ):  # fmt: skip
@@ -79,11 +83,39 @@ def answers(house: House, run_id: str, slug: str) -> Iterator[tuple[str, bytes]]
         yield f"panel {path}", repr(answer.headers.items()).encode() + answer.content
 
 
+def credentials(house: House) -> dict[str, str]:
+    """Every kind of proof that is told once: a client secret and its token, a key for codes, a recovery code."""
+    browser = house.browser
+    browser.submit("/panel/applications/", {"type": "api_app", "name": "ci"}, having="type")
+    page = browser.address
+    made = browser.submit(page, {"name": "c", "kind": "client", "preset": "read"}, having="kind")
+    client = re.search(r"ql3c_[A-Za-z0-9_-]{43}", made.text)
+    assert client is not None, made.text
+    form = {
+        "grant_type": "client_credentials", "client_id": page.rstrip("/").rpartition("/")[2],
+        "client_secret": client[0],
+    }  # fmt: skip
+    with urllib.request.urlopen(f"{house.up.address}/oauth/token", urlencode(form).encode()) as answer:
+        access = json.load(answer)["access_token"]
+    shown = browser.submit("/panel/security/", action="/panel/security/app/begin/")
+    key = re.search(r'id="secret">([A-Z2-7 ]+)<', shown.text)
+    assert key is not None, shown.text
+    plain = key[1].replace(" ", "")
+    code = f"{hotp(base64.b32decode(plain), int(time.time()) // 30):06d}"
+    recovery = re.search(
+        r"[a-z2-9]{4}(-[a-z2-9]{4}){3}",
+        browser.submit("/panel/security/app/", {"code": code}, having="code").text,
+    )
+    assert recovery is not None
+    return {
+        "client secret": client[0], "exchanged token": access, "key for codes": plain, "recovery code": recovery[0],
+        "recovery code, bare": recovery[0].replace("-", ""),
+    }  # fmt: skip
+
+
 def test_no_secret_is_found_where_it_does_not_belong(house: House) -> None:
     marker = secrets.token_hex(16)
     api, browser = house.api, house.browser
-    found = LINK.search(house.up.output)
-    assert found is not None
     session = next(cookie.value for cookie in browser.jar if cookie.name == "ql_session")
     made = browser.submit("/panel/tokens/", {"name": "shown once", "preset": "read"}, having="preset")
     shown = re.search(r"ql3t_[A-Za-z0-9_-]{43}", made.text)
@@ -93,8 +125,8 @@ def test_no_secret_is_found_where_it_does_not_belong(house: House) -> None:
     api.until(run_id, {"running"})
     (lease,) = [value for value in _leases(house) if value]
     secret = {
-        "set-up token": found[2], "password": PASSWORD, "API token": api.token, "panel's API token": shown[0],
-        "session key": session, "input": marker, "lease token": lease,
+        "password": PASSWORD, "API token": api.token, "panel's API token": shown[0],
+        "session key": session, "input": marker, "lease token": lease, **credentials(house),
     }  # fmt: skip
     places = list(processes(house))
     # Refusals that were given a secret in every part of a request, some of them broken on purpose.
@@ -102,7 +134,7 @@ def test_no_secret_is_found_where_it_does_not_belong(house: House) -> None:
         api.call("GET", path)
     api.call("POST", "/tokens", raw=b'{"name": "' + api.token.encode() + b'"')
     api.call("GET", "/me", Authorization=f"Bearer {api.token}x")
-    browser.get(f"/setup?token={found[1]}.{found[2]}")
+    browser.get(f"/setup?token={'A' * 22}.{marker}")
     browser.submit("/panel/people/", {"username": "x y", "password": PASSWORD}, having="password")
     api.until(run_id)
     eventually(lambda: not list((house.up.home / "node/attempts").glob("*/*")), "the folder is removed")
