@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 from django.contrib.auth.hashers import Argon2PasswordHasher
 
@@ -14,8 +18,9 @@ from apps.access.errors import DoorBusy
 WAIT_S = 5.0
 WAITING = 3
 WAITING_PER_CLIENT = 2
+NICE = 10
 
-_hashing = threading.BoundedSemaphore(1)
+_pool: tuple[int, ThreadPoolExecutor] | None = None
 _counting = threading.Lock()
 _waiting: Counter[str] = Counter()
 
@@ -31,12 +36,10 @@ class Argon2(Argon2PasswordHasher):
     parallelism = 1
 
     def encode(self, password: str, salt: str) -> str:
-        with _one_at_a_time():
-            return str(super().encode(password, salt))
+        return str(_behind_others(super().encode, password, salt))
 
     def verify(self, password: str, encoded: str) -> bool:
-        with _one_at_a_time():
-            return bool(super().verify(password, encoded))
+        return bool(_behind_others(super().verify, password, encoded))
 
 
 @contextmanager
@@ -59,11 +62,26 @@ def queue(client: str) -> Iterator[None]:
                 del _waiting[client]
 
 
-@contextmanager
-def _one_at_a_time() -> Iterator[None]:
-    if not _hashing.acquire(timeout=WAIT_S):
-        raise DoorBusy(retry_after=1)
+def _behind_others(function: Callable[..., Any], *arguments: str) -> Any:
+    """Runs in the one thread that hashes, which gives way to those that serve pages."""
+    waiting = _hasher().submit(function, *arguments)
     try:
-        yield
-    finally:
-        _hashing.release()
+        return waiting.result(WAIT_S)
+    except TimeoutError:
+        waiting.cancel()
+        raise DoorBusy(retry_after=1) from None
+
+
+def _hasher() -> ThreadPoolExecutor:
+    """Made when it is first needed, in the process that needs it: threads do not live on in a fork."""
+    global _pool
+    with _counting:
+        if _pool is None or _pool[0] != os.getpid():
+            _pool = os.getpid(), ThreadPoolExecutor(1, "password", initializer=_give_way)
+        return _pool[1]
+
+
+def _give_way() -> None:
+    # Niceness is a thread's own on Linux; elsewhere it would be the whole process's.
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
