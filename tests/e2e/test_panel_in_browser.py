@@ -155,7 +155,7 @@ def test_a_huge_log_is_read_at_both_ends_and_by_link(person: Person, house: Hous
     page.keyboard.press("Enter")
     person.until("document.querySelector('[data-find-told]').textContent === '1 of 11'")
     person.until("document.querySelector('.ql-log-view').textContent.includes('row 12345 ')")
-    assert page.evaluate("CSS.highlights.get('ql-find-at').size") == 1
+    person.until("CSS.highlights.get('ql-find-at').size === 1")
     page.keyboard.press("Escape")
 
 
