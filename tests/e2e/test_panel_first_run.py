@@ -13,7 +13,12 @@ from tests.e2e.window import Window
 pytestmark = pytest.mark.one_engine
 
 WORDS: dict[str, dict[str, Any]] = {
-    "en": {"live": "Runs now.", "done": "Succeeded after", "stopped": "Stopped by ann after", "title": "Dashboard"},
+    "en": {
+        "live": "Runs now.",
+        "done": "Succeeded after",
+        "stopped": "Stopped by ann after",
+        "title": "Dashboard",
+    },
     "zh-hans": {"live": "正在运行。", "done": "后成功。", "stopped": "后由 ann 停止。", "title": "仪表盘"},
 }
 # Prints at once and then each half second; 256 colours, a progress bar and a broken byte on the way.
