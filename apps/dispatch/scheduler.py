@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import select
 import signal
@@ -211,13 +212,15 @@ class _Watch:
             self._ask(name, "answers no ring")
         silent = node.silent_slots(SILENT_S)
         # Once for each silence: a session that was started apart from us is not brought back by a new start.
-        if silent.items() - self._silent.items():
-            self._ask(RUNS, "has a session that shows no life")
+        if fresh := silent.items() - self._silent.items():
+            lived_at = max(at for _number, at in fresh)
+            self._ask(RUNS, "has a session that shows no life", time.monotonic() - time.time() + lived_at)
         self._silent = silent
 
-    def _ask(self, name: str, why: str) -> None:
-        """Once in PATIENCE_S: while a cluster starts anew it is as deaf as before."""
-        if time.monotonic() - self._asked_at.get(name, -PATIENCE_S) < PATIENCE_S:
+    def _ask(self, name: str, why: str, lived_at: float = -math.inf) -> None:
+        """Once in PATIENCE_S: while a cluster starts anew it is as deaf as before. One that lived meanwhile has."""
+        asked_at = self._asked_at.get(name, -math.inf)
+        if time.monotonic() - asked_at < PATIENCE_S and lived_at <= asked_at:
             return
         self._asked_at[name] = time.monotonic()
         logger.error("cluster %s %s", name, why)

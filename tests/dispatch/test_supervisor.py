@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from time import monotonic
+from time import time as wall_clock
 
 import pytest
 from django.core import signing
@@ -318,6 +321,13 @@ def test_a_silent_session_is_asked_about_once(time: Time, monkeypatch: pytest.Mo
     watch._asked_at["runs"] -= 15
     watch.look(clock.now() + timedelta(seconds=7))
     assert os.read(requests, 4096) == b"runs\n", "one that is only starting is not started once more"
+    asked = wall_clock() - monotonic() + watch._asked_at["runs"]
+    for lived_at, again in ((asked - 0.1, False), (asked + 0.1, True)):
+        monkeypatch.setattr("apps.core.node.silent_slots", lambda _after, at=lived_at: {1: at})
+        watch.look(clock.now())
+        assert bool(select.select([requests], [], [], 0)[0]) == again, (
+            "one that lived after we asked has started anew"
+        )
     for descriptor in (requests, wishes):
         os.close(descriptor)
 
