@@ -1,4 +1,4 @@
-"""An app for codes and passkeys in Chromium, with an authenticator that Chromium plays itself, under the strict policy."""
+"""An app for codes, and passkeys in Chromium with an authenticator that it plays itself, under the strict policy."""
 
 from __future__ import annotations
 

@@ -96,7 +96,9 @@ def test_stopping_takes_a_note_into_the_history(client: Client, run: Run) -> Non
     assert asked.status_code == 200 and Run.objects.get(pk=run.pk).cancel_requested_at is None
     client.post(f"/panel/runs/{run.pk}/stop/", {"note": "wrong <input>"})
     html = client.get(f"/panel/runs/{run.pk}/").content.decode()
-    assert "Stopped by ann before it began." in html and "wrong &lt;input&gt;" in html and "by a person" in html
+    assert (
+        "Stopped by ann before it began." in html and "wrong &lt;input&gt;" in html and "by a person" in html
+    )
     answer = client.post(f"/panel/runs/{run.pk}/stop/", follow=True)
     assert "It had ended already" in answer.content.decode()
     answer = client.post(f"/panel/runs/{run.pk}/stop/", {"note": "x" * 201}, follow=True)
