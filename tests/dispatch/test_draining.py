@@ -20,6 +20,7 @@ from apps.dispatch.models import Node, Worker
 from apps.dispatch.services import draining, expiry, nodes, workers
 from tests.people import api, member
 from tests.runs import kit
+from tests.runs.kit import race
 
 pytestmark = pytest.mark.django_db
 ACTOR = ("user", "u")
@@ -47,6 +48,16 @@ def acts() -> list[str]:
         .order_by("sequence")
         .values_list("action", flat=True)
     )
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_first_sessions_of_a_node_register_at_once(seeded: None) -> None:
+    for number in range(5):
+        made = race(
+            [lambda node=f"{number:032x}", place=place: kit.worker(place, node=node) for place in range(4)]
+        )
+        assert not [one for one in made if isinstance(one, BaseException)], made
+    assert (Node.objects.count(), Worker.objects.count()) == (5, 20)
 
 
 def test_a_drained_node_stays_so_whatever_registers(time: Any) -> None:

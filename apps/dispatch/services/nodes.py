@@ -22,13 +22,18 @@ SKEW_MAX_MS = 5_000
 def meet(node_id: str) -> Node:
     """Puts the calling node on record, seen just now, with what it offers; locked until the transaction ends."""
     now = clock.now()
-    known = db.lock(Node.objects.filter(pk=node_id)).first()
-    node = known or Node(pk=node_id, registered_at=now)
-    node.host = platform.node()[:255] or "localhost"
-    node.labels = dict(sorted(settings.NODE_LABELS.items()))
-    node.clock_skew_ms = db.clock_skew_ms()
-    node.last_heartbeat_at = now
-    node.save(force_insert=known is None)
+    offer = {
+        "host": platform.node()[:255] or "localhost",
+        "labels": dict(sorted(settings.NODE_LABELS.items())),
+        "clock_skew_ms": db.clock_skew_ms(),
+        "last_heartbeat_at": now,
+    }
+    # The first sessions of a node begin at the same moment.
+    Node.objects.bulk_create([Node(pk=node_id, registered_at=now, **offer)], ignore_conflicts=True)
+    node = db.lock(Node.objects.filter(pk=node_id)).get()
+    for name, value in offer.items():
+        setattr(node, name, value)
+    node.save(force_update=True)
     return node
 
 
