@@ -37,7 +37,7 @@ def test_a_task_its_run_and_its_live_log(settled: Up, chromium: Any, language: s
     assert page.locator("h1").inner_text() == words["title"]
     ann.make(f"Count {language} {width}", COUNTING)
     log = page.locator("[data-log-view]")
-    log.get_by_text("line 1", exact=True).wait_for(timeout=3_000)
+    log.get_by_text("line 1", exact=True).wait_for(timeout=10_000)
     # What is printed from here on is there within a second of its being written.
     began = time.monotonic()
     log.get_by_text("line 3", exact=True).wait_for(timeout=2_500)

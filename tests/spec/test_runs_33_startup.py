@@ -16,9 +16,9 @@ from apps.dispatch import doctor, jobs, recovery
 from apps.dispatch.errors import ExpiryTargetInconsistent
 from apps.dispatch.launcher.client import Handle
 from apps.dispatch.launcher.tree import boot_id
-from apps.dispatch.models import RunDispatchLease
+from apps.dispatch.models import EscapedProcesses, RunDispatchLease
 from apps.dispatch.presence import Presence
-from apps.dispatch.services import adoption, escaped, expiry
+from apps.dispatch.services import adoption, expiry
 from apps.dispatch.services import recovery as recovering
 from apps.dispatch.source import RunSource
 from apps.runs.models import Run, RunAttempt, RunEvent
@@ -224,13 +224,18 @@ def test_runs_23_the_recovery_cursor(time: Any) -> None:
 
 
 @pytest.mark.django_db
-def test_a_wish_to_kill_brings_up_a_session_of_its_own_node(
-    settings: Any, tmp_path: Any, monkeypatch: Any
-) -> None:
+def test_a_wish_to_kill_brings_up_a_session_of_its_own_node(settings: Any, tmp_path: Any) -> None:
     settings.NODE_DIR = tmp_path / "node"
     presence = Presence(1)
     assert not presence.look()
-    monkeypatch.setattr(escaped, "waiting", lambda node_id: [object()] if node_id == node.node_id() else [])
+    attempt = RunAttempt.objects.get(run=kit.run_of(kit.task()))
+    wish = EscapedProcesses.objects.create(
+        pk=attempt.pk, run_id=attempt.run_id, node_id="b" * 32, boot_id="boot",
+        processes=[{"pid": 9, "start_ticks": 1}], requested_at=clock.now(),
+    )  # fmt: skip
+    assert not presence.look()
+    wish.node_id = node.node_id()
+    wish.save()
     assert presence.look()
     held = node.claim_slot()
     assert not Presence(1).look()
