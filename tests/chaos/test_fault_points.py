@@ -255,7 +255,8 @@ def test_a_shim_dies_that_says_what_it_stopped(node: Node) -> None:
 def test_shims_that_die_each_time_are_no_accident(node: Node) -> None:
     run = kit.run_of(node.task)
     node.arm("always tell ready")
-    assert node.run() == "idle"
+    # A session that waits for a slow machine may take itself for idle; the next one goes on where it was.
+    until(lambda: node.run() == "idle" and kit.fresh(run).status == "failed")
     found = kit.fresh(run)
     assert (found.status, found.error_code, found.error_summary) == (
         "failed", "EXECUTOR_START_FAILED", "launcher_failed",

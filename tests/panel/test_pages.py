@@ -73,10 +73,9 @@ def addresses(task: Task, run: Run) -> Iterator[str]:
 @pytest.mark.parametrize("language", ["en", "zh-hans"])
 def test_every_page_renders_within_the_policy(owner: User, things: Any, language: str) -> None:
     client = browser(owner, language=language)
+    client.get("/panel/")  # whoever comes first has the installation checked, for all who come within seconds
     for address in addresses(*things):
-        with CaptureQueriesContext(
-            connection,
-        ) as queries:
+        with CaptureQueriesContext(connection) as queries:
             answer = client.get(address)
         assert answer.status_code == 200, address
         html = answer.content.decode()
@@ -86,6 +85,8 @@ def test_every_page_renders_within_the_policy(owner: User, things: Any, language
         assert "default-src 'none'" in policy and "script-src 'self'" in policy and "unsafe" not in policy
         assert html.count("<h1>") == 1, address
         assert f'lang="{language}"' in html
-        writes = [query["sql"] for query in queries if not query["sql"].lstrip().upper().startswith("SELECT")]
+        writes = [
+            query["sql"] for query in queries if not query["sql"].lstrip(" (").upper().startswith("SELECT")
+        ]
         assert not writes, (address, writes)
         assert len(queries) <= 28, (address, len(queries), [query["sql"][:120] for query in queries])
