@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -59,7 +60,9 @@ def test_a_new_person_in_two_tabs_at_once_becomes_one_account(there: Hostile, se
         sent = [there.code(browser.begin()) for browser in browsers]
         pairs = zip(browsers, sent, strict=True)
         answers = at_once(*(partial(browser.come_back, query) for browser, query in pairs))
-        assert [answer.status_code for answer in answers] == [302, 302]
+        assert [answer.status_code for answer in answers] == [302, 302], [
+            re.findall("<code>[^<]*", answer.content.decode()) for answer in answers
+        ]
         assert User.objects.filter(username__startswith=f"ann{number}").count() == 1
     assert IdentityAuthenticationBinding.objects.filter(provider="oidc:main").count() == 3
     assert list(ProjectRoleBinding.objects.values_list("version", "role")) == [(1, "operator")] * 3

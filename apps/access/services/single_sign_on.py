@@ -203,22 +203,25 @@ def _note_issuer(provider: Provider) -> None:
 
 def _subject(identity: Identity) -> PolicySubject:
     """The person of an identity; a new one only where the provider may bring people in."""
-    key = identity.provider.key
-    found = resolve_authentication_subject(key, identity.subject)
-    if found is not None:
-        return PolicySubject(found.type, found.id)
-    if current_binding(key, identity.subject) is not None:
-        raise NoAccount("revoked_or_disabled")
-    if not identity.provider.provision:
-        raise NoAccount("identity_unknown")
-    try:
-        return _provision(identity)
-    except (IntegrityError, VersionConflict):
-        found = resolve_authentication_subject(key, identity.subject)
-    if found is None:
-        raise NoAccount("name_taken_meanwhile")
-    # Another tab of the same new person was faster.
-    return PolicySubject(found.type, found.id)
+    if (found := _known(identity)) is not None:
+        return found
+    reason = "revoked_or_disabled"
+    if current_binding(identity.provider.key, identity.subject) is None:
+        if not identity.provider.provision:
+            raise NoAccount("identity_unknown")
+        try:
+            return _provision(identity)
+        except (IntegrityError, VersionConflict):
+            reason = "name_taken_meanwhile"
+    # At any step another tab of the same new person may have been faster.
+    if (found := _known(identity)) is None:
+        raise NoAccount(reason)
+    return found
+
+
+def _known(identity: Identity) -> PolicySubject | None:
+    found = resolve_authentication_subject(identity.provider.key, identity.subject)
+    return None if found is None else PolicySubject(found.type, found.id)
 
 
 @db.write_transaction
