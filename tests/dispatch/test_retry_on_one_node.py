@@ -85,7 +85,7 @@ def test_what_took_a_session_of_its_own_is_known_by_the_attempts_mark() -> None:
     assert before.gone()
     escaped = subprocess.Popen(["sleep", "60"], env={"RUN_FENCE": "here:1"}, start_new_session=True)
     try:
-        assert not before.gone()
+        wait(lambda: not before.gone(), "the new process to have its environment")
         assert Predecessor(before.handle, b"\0RUN_FENCE=here:2\0").gone()
         assert Predecessor(Handle(escaped.pid, 1, "another boot"), before.mark).gone()
         assert not Predecessor(Handle(escaped.pid, 1, boot_id()), b"\0none\0").gone()
