@@ -241,8 +241,8 @@ def test_cleaning_up_after_a_hostile_script_touches_nothing_else(kit: Kit) -> No
     folder = Path(live.spec.attempt_dir)
     # Somebody of the same user swaps what is being removed, as fast as it can.
     racer = kit.launch(
-        'while :; do for one in "$RACED"/work/*; do mv "$one" "$one.x"; ln -s "$VICTIM" "$one"; done; done 2>/dev/null',
-        **{**world, "env": {**world["env"], "RACED": str(folder)}},
+        'while :; do for one in "$RACED"/*; do mv "$one" "$one.x"; ln -s "$VICTIM" "$one"; done; done 2>/dev/null',
+        **{**world, "env": {**world["env"], "RACED": f"{folder}/work"}},
     ).go()
     racer.wait("started")
     remove_folder(folder)
