@@ -1,8 +1,8 @@
 """What a session hands to a shim: the launch specification and its strict reading.
 
 It travels as JSON of at most 12 MiB and never touches a disk; only the shim reads it, once. Unknown and
-missing keys are refused (`run_as` and `limits` may be missing), and so is NUL in any text: the process API would
-cut the value there (lessons D15). Values that may be secret stay out of repr.
+missing keys are refused (`run_as`, `limits` and `mask` may be missing), and so is NUL in any text: the process API
+would cut the value there (lessons D15). Values that may be secret stay out of repr.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ class LaunchSpec:
     """One attempt. Times in milliseconds; `deadline_at_ms` is wall clock, paths are absolute.
 
     `attempt_dir` is also the script's TMPDIR, or holds it where the script has another user. Without `input` the
-    script reads the node's one empty input.
+    script reads the node's one empty input. `mask` pairs the name of each secret that the script is given with its
+    value, at most 256 of them; log and facts may show the name, never the value.
     """
 
     run_id: str
@@ -114,7 +115,7 @@ class LaunchSpec:
     deadline_at_ms: int | None = None
     grace_ms: int = 10_000
     input: str | None = field(default=None, repr=False)
-    mask: tuple[str, ...] = field(default=(), repr=False)
+    mask: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     run_as: RunAs | None = None
     limits: Limits | None = None
 
@@ -147,6 +148,8 @@ def _to_json(spec: LaunchSpec) -> dict[str, object]:
         plain["run_as"] = {name: getattr(spec.run_as, name) for name in _RUN_AS}
     if spec.limits is not None:
         plain["limits"] = {name: getattr(spec.limits, name) for name in LIMITS}
+    if spec.mask:
+        plain["mask"] = spec.mask
     return plain
 
 
@@ -169,8 +172,6 @@ def parse(data: bytes) -> LaunchSpec:
             raise SpecError(f"{name} is not a UUIDv7")
     if not is_token(top["token"]):
         raise SpecError("token is ill-formed")
-    if _texts("mask", top["mask"]):
-        raise SpecError("mask must be empty")
     return LaunchSpec(
         run_id=_text("run_id", top["run_id"]),
         attempt_id=_text("attempt_id", top["attempt_id"]),
@@ -188,7 +189,7 @@ def parse(data: bytes) -> LaunchSpec:
         deadline_at_ms=_optional_integer("deadline_at_ms", top["deadline_at_ms"], 0, SAFE_INTEGER_MAX),
         grace_ms=_integer("grace_ms", top["grace_ms"], 0, 3_600_000),
         input=None if top["input"] is None else _text("input", top["input"]),
-        mask=(),
+        mask=() if given["mask"] is None else _mask(given["mask"]),
         run_as=None if given["run_as"] is None else _run_as(given["run_as"]),
         limits=None if given["limits"] is None else _limits(given["limits"]),
     )
@@ -211,9 +212,9 @@ _TOP = (
     "input",
     "log",
     "receipts_root",
-    "mask",
 )
-_OPTIONAL = ("run_as", "limits")
+_OPTIONAL = ("run_as", "limits", "mask")
+MASKED_MAX = 256
 _LOG = ("root", "artifact_id", "max_bytes")
 _RUN_AS = ("uid", "gid", "groups", "home")
 LIMITS = ("cpu_seconds", "cpu_percent", "memory_bytes", "processes", "open_files")
@@ -296,6 +297,15 @@ def _log(value: object) -> LogSpec:
         artifact_id=_text("log.artifact_id", found["artifact_id"]),
         max_bytes=_integer("log.max_bytes", found["max_bytes"], LOG_BYTES_MIN, LOG_BYTES_MAX),
     )
+
+
+def _mask(value: object) -> tuple[tuple[str, str], ...]:
+    if not isinstance(value, list) or not 1 <= len(value) <= MASKED_MAX:
+        raise SpecError("mask has too few or too many entries")
+    pairs = [_texts("mask", pair) for pair in value]
+    if not all(len(pair) == 2 for pair in pairs):
+        raise SpecError("mask holds something else than pairs")
+    return tuple([(name, secret) for name, secret in pairs])
 
 
 def _run_as(value: object) -> RunAs:
