@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Func, Q
+from django.db.models.functions import Length
+from django.db.models.lookups import Exact, LessThanOrEqual
 
 from apps.core import clock, ids
 
@@ -38,3 +40,62 @@ def at_least(column: str, least: int, name: str) -> models.CheckConstraint:
 def not_before(later: str, earlier: str, name: str) -> models.CheckConstraint:
     """The rule that one time is not before another (null passes)."""
     return models.CheckConstraint(condition=Q(**{f"{later}__gte": models.F(earlier)}), name=name)
+
+
+class Elapsed(Func):
+    """Milliseconds from one time to a later one, in words that a constraint may use on either engine."""
+
+    arity = 2
+    output_field = models.BigIntegerField()
+
+    def as_sql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        # Plain SQL: a function of Django's own would make the table unreadable to everything else on SQLite.
+        context["template"] = (
+            "(EXTRACT(EPOCH FROM (%(expressions)s)) * 1000)"
+            if connection.vendor == "postgresql"
+            else "CAST(ROUND((%(expressions)s) * 86400000) AS INTEGER)"
+        )
+        context["arg_joiner"] = " - "
+        return super().as_sql(compiler, connection, **context)
+
+
+class _JulianDay(Func):
+    """On SQLite the day number of a time; elsewhere the time itself."""
+
+    arity = 1
+    output_field = models.DateTimeField()
+
+    def as_sql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        context["template"] = (
+            "%(expressions)s" if connection.vendor == "postgresql" else "julianday(%(expressions)s)"
+        )
+        return super().as_sql(compiler, connection, **context)
+
+
+def within(later: str, earlier: str, ms: int | str, name: str) -> models.CheckConstraint:
+    """The rule that `later` is at most so many milliseconds after `earlier`; `ms` may name a column (null passes)."""
+    elapsed = Elapsed(_JulianDay(F(later)), _JulianDay(F(earlier)))
+    return models.CheckConstraint(
+        condition=LessThanOrEqual(elapsed, F(ms) if isinstance(ms, str) else ms), name=name
+    )
+
+
+def long(column: str, length: int, name: str) -> models.CheckConstraint:
+    """The rule that a text has exactly this many characters (null passes)."""
+    return models.CheckConstraint(condition=Exact(Length(column), length), name=name)
+
+
+def together(columns: Iterable[str], name: str) -> models.CheckConstraint:
+    """The rule that these columns are all null or all set."""
+    names = list(columns)
+    return models.CheckConstraint(condition=absent(*names) | present(*names), name=name)
+
+
+def absent(*columns: str) -> Q:
+    """All of these are null."""
+    return Q(**{f"{column}__isnull": True for column in columns})
+
+
+def present(*columns: str) -> Q:
+    """All of these are set."""
+    return Q(**{f"{column}__isnull": False for column in columns})
