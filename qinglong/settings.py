@@ -57,6 +57,7 @@ INSTALLED_APPS = [
     "apps.artifacts.apps.ArtifactsConfig",
     "apps.dispatch.apps.DispatchConfig",
     "apps.triggers.apps.TriggersConfig",
+    "apps.approvals.apps.ApprovalsConfig",
     "apps.panel.apps.PanelConfig",
     "unfold.apps.BasicAppConfig",
     "django.contrib.admin.apps.SimpleAdminConfig",

@@ -48,36 +48,19 @@ class Elapsed(Func):
     arity = 2
     output_field = models.BigIntegerField()
 
-    def as_sql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+    def as_sql(self, compiler: Any, connection: Any, *_args: Any, **_context: Any) -> Any:
         # Plain SQL: a function of Django's own would make the table unreadable to everything else on SQLite.
-        context["template"] = (
-            "(EXTRACT(EPOCH FROM (%(expressions)s)) * 1000)"
-            if connection.vendor == "postgresql"
-            else "CAST(ROUND((%(expressions)s) * 86400000) AS INTEGER)"
-        )
-        context["arg_joiner"] = " - "
-        return super().as_sql(compiler, connection, **context)
-
-
-class _JulianDay(Func):
-    """On SQLite the day number of a time; elsewhere the time itself."""
-
-    arity = 1
-    output_field = models.DateTimeField()
-
-    def as_sql(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        context["template"] = (
-            "%(expressions)s" if connection.vendor == "postgresql" else "julianday(%(expressions)s)"
-        )
-        return super().as_sql(compiler, connection, **context)
+        (later, some), (earlier, more) = (compiler.compile(part) for part in self.get_source_expressions())
+        if connection.vendor == "postgresql":
+            return f"(EXTRACT(EPOCH FROM ({later} - {earlier})) * 1000)", (*some, *more)
+        days = f"julianday({later}) - julianday({earlier})"
+        return f"CAST(ROUND(({days}) * 86400000) AS INTEGER)", (*some, *more)
 
 
 def within(later: str, earlier: str, ms: int | str, name: str) -> models.CheckConstraint:
     """The rule that `later` is at most so many milliseconds after `earlier`; `ms` may name a column (null passes)."""
-    elapsed = Elapsed(_JulianDay(F(later)), _JulianDay(F(earlier)))
-    return models.CheckConstraint(
-        condition=LessThanOrEqual(elapsed, F(ms) if isinstance(ms, str) else ms), name=name
-    )
+    bound = F(ms) if isinstance(ms, str) else ms
+    return models.CheckConstraint(condition=LessThanOrEqual(Elapsed(F(later), F(earlier)), bound), name=name)
 
 
 def long(column: str, length: int, name: str) -> models.CheckConstraint:
