@@ -9,13 +9,23 @@ Standard library only: the supervisor of a script writes what the panel reads.
 
 from __future__ import annotations
 
+import json
 import os
 import stat
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from apps.artifacts.facts import UnsafeTarget, log_paths, sync_directory
+from apps.artifacts.facts import (
+    ArtifactFileError,
+    UnsafeTarget,
+    is_uuid7,
+    log_paths,
+    sync_directory,
+    write_all,
+)
 
+# Of one attempt: files, the bytes of all of them, characters of a name.
 FILES_MAX = 100
 BYTES_MAX = 268_435_456
 NAME_MAX = 255
@@ -23,8 +33,25 @@ MANIFEST = "manifest.json"
 MANIFEST_TEMPORARY = "manifest.tmp"
 MANIFEST_BYTES_MAX = 262_144
 
+_HEX = "0123456789abcdef"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAMES = frozenset({MANIFEST, MANIFEST_TEMPORARY, *(str(number) for number in range(1, FILES_MAX + 1))})
+
+
+class InvalidManifest(ArtifactFileError):
+    """What is written down about an attempt's files is not what a supervisor writes."""
+
+    code = "artifact_invalid_manifest"
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """One file: the relative path that the script gave it, made safe to show, and what it holds."""
+
+    name: str
+    size: int
+    sha256: str
+    content_type: str
 
 
 def folder_of(root: str, log_artifact_id: str) -> str:
@@ -89,3 +116,88 @@ def remove(found: Removable) -> bool:
         os.rmdir(found.folder)
     sync_directory(os.path.dirname(found.folder))  # noqa: PTH120
     return True
+
+
+def write_manifest(folder: int, run_id: str, attempt_id: str, files: Sequence[Collected]) -> None:
+    """Says what the files in an open folder are, file 1 first; synced, and there as a whole or not at all. OSError."""
+    value = {
+        "schema_version": 1,
+        "run_id": run_id,
+        "attempt_id": attempt_id,
+        "files": [[file.name, file.size, file.sha256, file.content_type] for file in files],
+    }
+    data = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(MANIFEST_TEMPORARY, flags, 0o600, dir_fd=folder)
+    try:
+        write_all(descriptor, data)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.rename(MANIFEST_TEMPORARY, MANIFEST, src_dir_fd=folder, dst_dir_fd=folder)
+    os.fsync(folder)
+
+
+def read_manifest(root: str, log_artifact_id: str, run_id: str, attempt_id: str) -> tuple[Collected, ...]:
+    """The files of an attempt in their order, none where there is no manifest.
+
+    InvalidManifest, UnsafeTarget where anything but the panel's own files lies there, OSError from the system.
+    """
+    folder = folder_of(root, log_artifact_id)
+    try:
+        inside = os.open(folder, _FOLDER)
+    except FileNotFoundError:
+        return ()
+    except OSError:
+        raise UnsafeTarget("the folder of the files is none") from None
+    try:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(MANIFEST, flags, dir_fd=inside)
+    except FileNotFoundError:
+        return ()
+    finally:
+        os.close(inside)
+    with open(descriptor, "rb") as file:  # noqa: PTH123
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MANIFEST_BYTES_MAX:
+            raise UnsafeTarget("the manifest is no small regular file")
+        data = file.read(MANIFEST_BYTES_MAX + 1)
+    return _decode(data, run_id, attempt_id)
+
+
+def _decode(data: bytes, run_id: str, attempt_id: str) -> tuple[Collected, ...]:
+    try:
+        value = json.loads(data.decode())
+        if (value["schema_version"], value["run_id"], value["attempt_id"]) != (1, run_id, attempt_id):
+            raise InvalidManifest("it is another attempt's")
+        files = tuple(Collected(*row) for row in value["files"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise InvalidManifest("it cannot be read") from None
+    if not is_uuid7(attempt_id) or len(files) > FILES_MAX or len({file.name for file in files}) != len(files):
+        raise InvalidManifest("too many files, or two of one name")
+    for file in files:
+        if not (
+            is_name(file.name)
+            and type(file.size) is int
+            and 0 <= file.size <= BYTES_MAX
+            and isinstance(file.sha256, str)
+            and len(file.sha256) == 64
+            and not file.sha256.strip(_HEX)
+            and isinstance(file.content_type, str)
+            and 1 <= len(file.content_type) <= 64
+            and file.content_type.isascii()
+            and file.content_type.isprintable()
+        ):
+            raise InvalidManifest("a file in it breaks the rules")
+    return files
+
+
+def is_name(value: object) -> bool:
+    """A relative path of 1–255 printable characters, without a part that leads elsewhere."""
+    return (
+        isinstance(value, str)
+        and 1 <= len(value) <= NAME_MAX
+        and value.isprintable()
+        and "\\" not in value
+        and not {"", ".", ".."} & set(value.split("/"))
+    )

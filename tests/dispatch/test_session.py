@@ -99,7 +99,7 @@ def test_what_a_script_is_given(home: Home) -> None:
     allowed = {
         "PATH", "HOME", "LANG", "TZ", "TMPDIR", "PYTHONUNBUFFERED", "QINGLONG_RUN_ID", "QINGLONG_TASK",
         "QINGLONG_PROJECT", "QINGLONG_ATTEMPT", "QINGLONG_TRIGGER", "QINGLONG_INPUT", "QINGLONG_OUTPUT",
-        "RUN_FENCE", "WEIRD", "EMPTY", "ÜMLAUT", "LC_CTYPE", "PWD", "SHLVL", "_",
+        "QINGLONG_ARTIFACTS", "RUN_FENCE", "WEIRD", "EMPTY", "ÜMLAUT", "LC_CTYPE", "PWD", "SHLVL", "_",
     }  # fmt: skip
     assert set(env) <= allowed
 

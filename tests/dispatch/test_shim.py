@@ -165,6 +165,7 @@ def test_environment_byte_for_byte(kit: Kit) -> None:
             expected = raw(given)
             expected[b"QINGLONG_INPUT"] = f"{kit.node}/empty-input.json".encode()
             expected[b"QINGLONG_OUTPUT"] = f"{live.spec.attempt_dir}/output.json".encode()
+            expected[b"QINGLONG_ARTIFACTS"] = f"{live.spec.attempt_dir}/artifacts".encode()
             expected[b"TMPDIR"] = live.spec.attempt_dir.encode()
             assert environ(live.log) == expected, (name, before)
 

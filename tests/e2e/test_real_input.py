@@ -88,7 +88,7 @@ def test_a_nothing_of_the_panel_reaches_a_script(house: House, door: Door) -> No
     assert set(door.log(run_id).decode().split()) == {
         "PATH", "HOME", "LANG", "TZ", "TMPDIR", "PYTHONUNBUFFERED", "QINGLONG_RUN_ID", "QINGLONG_TASK",
         "QINGLONG_PROJECT", "QINGLONG_ATTEMPT", "QINGLONG_TRIGGER", "QINGLONG_INPUT", "QINGLONG_OUTPUT",
-        "RUN_FENCE",
+        "QINGLONG_ARTIFACTS", "RUN_FENCE",
     }  # fmt: skip
 
 

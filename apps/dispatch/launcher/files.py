@@ -25,6 +25,8 @@ LOG_FACT = "log.json"
 SHELL_BODY = "body.sh"
 # Where the script has a user of its own, all that is its: its TMPDIR, and its output until the shim takes it over.
 WORK = "work"
+# What the script leaves in here is kept (collecting.py).
+FILES = "artifacts"
 OUTPUT_BYTES_MAX = 65_536
 # The sticky bit says "prepared, nothing has run"; it goes with `go` and costs no entry of the folder.
 PREPARED = 0o1700
@@ -102,13 +104,16 @@ class AttemptFolder:
             create_file(f"{self.path}/{spec.body.filename}", to_bytes(spec.body.source))
         elif isinstance(spec.body, ShellBody) and needs_file(spec):
             create_file(f"{self.path}/{SHELL_BODY}", to_bytes(spec.body.text))
-        if self._owner is not None:
+        if self._owner is None:
+            os.mkdir(self.files, 0o700)
+        else:
             self._give(self._owner)
 
     def _give(self, owner: RunAs) -> None:
         """Hand over what is the script's; the folder and all facts in it stay ours."""
         os.mkdir(f"{self.path}/{WORK}", 0o700)
-        for name in (*self._given, WORK):
+        os.mkdir(self.files, 0o700)  # while nobody else comes in there
+        for name in (*self._given, f"{WORK}/{FILES}", WORK):
             os.chown(f"{self.path}/{name}", owner.uid, owner.gid, follow_symlinks=False)
 
     @property
@@ -120,6 +125,21 @@ class AttemptFolder:
     def scratch(self) -> str:
         """The script's TMPDIR, where it also leaves its output."""
         return self.path if self._owner is None else f"{self.path}/{WORK}"
+
+    @property
+    def files(self) -> str:
+        """Where the script leaves files that are kept."""
+        return f"{self.scratch}/{FILES}"
+
+    def left_files(self) -> bool:
+        """Whether the script left anything there; an empty folder is removed by the question."""
+        try:
+            os.rmdir(self.files)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return False
 
     def mark_go(self) -> None:
         """Take the mark of a folder whose attempt may still start: from here on it never starts again."""
@@ -206,6 +226,8 @@ class AttemptFolder:
         for name in self._given:
             with suppress(OSError):
                 os.unlink(f"{self.path}/{name}")
+        with suppress(OSError):
+            os.rmdir(self.files)
         with suppress(OSError):
             os.rmdir(f"{self.path}/{WORK}")
 

@@ -20,7 +20,9 @@ SPEC_BYTES_MAX = 12 * 1024 * 1024
 # One argument of a Linux process ends at 128 KiB; a hook is passed as one.
 HOOK_BYTES_MAX = 100 * 1024
 DURATION_MS_MAX = 366 * 86_400_000
-RESERVED_NAMES = frozenset({"input.json", "output.json", "stop.json", "log.json", "body.sh", "work"})
+RESERVED_NAMES = frozenset(
+    {"input.json", "output.json", "stop.json", "log.json", "body.sh", "work", "artifacts"}
+)
 
 _ENCODE = json.JSONEncoder(separators=(",", ":")).encode
 # Without the search for white space around it that `decode` does with regular expressions.
