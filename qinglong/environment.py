@@ -24,6 +24,7 @@ KNOWN = frozenset(
         "QINGLONG_METRICS_TOKEN", "QINGLONG_ALERT_RUN_WAIT_S", "QINGLONG_ALERT_LATE_S", "QINGLONG_ALERT_SWEEP_S",
         "QINGLONG_ALERT_DISK_DAYS",
         "QINGLONG_RUN_AS", "QINGLONG_PROFILE", "QINGLONG_LOGS", "QINGLONG_KEYRING", "QINGLONG_DEBUG",
+        "QINGLONG_SECRET_FILES", "QINGLONG_SECRET_VARIABLES",
     }
 )  # fmt: skip
 LANGUAGES = ("en", "zh-hans")
@@ -52,6 +53,8 @@ class Environment:
     home: Path
     logs: Path
     keyring: Path
+    secret_files: Path | None
+    secret_variables: str | None
     database: dict[str, Any]
     redis_url: str | None
     base_url: str
@@ -81,6 +84,10 @@ def read(values: Mapping[str, str], default_home: Path) -> Environment:
         home=home,
         logs=_absolute(values, "QINGLONG_LOGS", home / "logs"),
         keyring=_absolute(values, "QINGLONG_KEYRING", home / "keyring.json"),
+        secret_files=_absolute(values, "QINGLONG_SECRET_FILES", home)
+        if values.get("QINGLONG_SECRET_FILES")
+        else None,
+        secret_variables=_prefix(values),
         database=_database(values.get("DATABASE_URL") or "", home),
         redis_url=values.get("REDIS_URL") or None,
         base_url=base_url,
@@ -202,6 +209,20 @@ def _absolute(values: Mapping[str, str], name: str, default: Path) -> Path:
     if not path.is_absolute() or "\0" in str(path):
         raise ConfigurationError("path_not_absolute", f"{name} must be an absolute path.")
     return path
+
+
+def _prefix(values: Mapping[str, str]) -> str | None:
+    prefix = values.get("QINGLONG_SECRET_VARIABLES") or None
+    # Not QINGLONG_: an unknown name there stops the start.
+    if prefix is not None and (
+        not re.fullmatch(r"[A-Z][A-Z0-9_]{0,63}_", prefix) or prefix.startswith("QINGLONG_")
+    ):
+        raise ConfigurationError(
+            "secret_variables_invalid",
+            "QINGLONG_SECRET_VARIABLES is how names of variables begin: capital letters, digits and _, the last "
+            "one _, and not QINGLONG_.",
+        )
+    return prefix
 
 
 def _base_url(text: str) -> str:
