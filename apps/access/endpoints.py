@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 from django.http import HttpRequest
@@ -178,7 +179,7 @@ class Endpoint(APIView):
             raise
         if not covered:
             raise ScopeMissing
-        return grant
+        return grant if self.credential.covers(policy.SECRET_USE) else replace(grant, vault="deny")
 
     def options(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Response:
         """The allowed methods, in the Allow header."""

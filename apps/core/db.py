@@ -124,6 +124,17 @@ def lock(queryset: Q) -> Q:
     return queryset.select_for_update(no_key=True) if is_postgresql() else queryset
 
 
+def keep_writers_out(tables: Iterable[str]) -> None:
+    """Nobody writes to these tables until the transaction ends, and whoever has written to them has ended.
+
+    `tables` are names from our own models, never input. On SQLite every write transaction does that.
+    """
+    if is_postgresql():
+        names = ", ".join(f'"{table}"' for table in sorted(tables))
+        with connection.cursor() as cursor:
+            cursor.execute(f"LOCK TABLE {names} IN SHARE ROW EXCLUSIVE MODE")
+
+
 def lock_shared(table: str, column: str, value: str) -> None:
     """Keeps one row from being changed until the transaction ends, without excluding other readers.
 

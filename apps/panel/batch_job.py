@@ -67,4 +67,4 @@ def _grant(batch: Batch) -> Grant:
     decision = policy.decide(subject, batch.project_id, permission)
     if not active or decision.effect != "allow":
         raise Forbidden
-    return Grant(subject, batch.project_id, permission, decision.fence, "panel")
+    return Grant(subject, batch.project_id, permission, decision.fence, "panel", decision.vault)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
@@ -24,6 +24,8 @@ Effect = Literal["allow", "deny", "require_approval"]
 SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,126}[a-z0-9])?")
 MUTATION_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
+SECRET_USE = "secret.use"  # noqa: S105 - the name of a permission
+
 # What a caller who must ask files instead; a permission not named here is filed under its own name.
 _ACTION_TYPES = {"run.start": "run.create"}
 
@@ -43,23 +45,30 @@ class Decision:
     effect: Effect
     reason: str
     fence: Fence | None
+    # What SECRET_USE came to for the same subject, from the same look at the same rows.
+    vault: Effect = field(default="deny", compare=False)
 
 
 @dataclass(frozen=True)
 class Grant:
-    """Proof that a decision allowed `actor` one permission; services confirm it inside their transaction."""
+    """Proof that a decision allowed `actor` one permission; services confirm it inside their transaction.
+
+    `vault` tells what SECRET_USE came to beside it: whoever saves or starts a task that names secrets needs
+    that too, and only the task tells whether it does (`confirm_secret_use`).
+    """
 
     actor: PolicySubject
     project_id: str
     permission: str
     fence: Fence | None
     origin: str
+    vault: Effect = "deny"
 
     @classmethod
     def system(cls, project_id: str, permission: str, actor_id: str) -> Grant:
         """The right of the scheduler and of jobs; holds while the project is active (reads: always)."""
         permissions.find(permission)
-        return cls(PolicySubject("system", actor_id), project_id, permission, None, actor_id[:64])
+        return cls(PolicySubject("system", actor_id), project_id, permission, None, actor_id[:64], "allow")
 
 
 def decide(
@@ -78,16 +87,23 @@ def decide(
     if row is None:
         return Decision("deny", "project_not_found", None)
     fence = Fence(row["version"], row["current__version"])
-    role = row["current__role"]
+    effect, reason = _judge(row, subject, right, while_archived)
+    vault, _reason = _judge(row, subject, permissions.find(SECRET_USE), False)
+    return Decision(effect, reason, fence, vault)
+
+
+def _judge(
+    row: dict[str, Any], subject: PolicySubject, right: permissions.Permission, while_archived: bool
+) -> tuple[Effect, str]:
     if row["current__state"] != ProjectRoleBinding.State.ACTIVE:
-        return Decision("deny", "subject_unbound", fence)
+        return "deny", "subject_unbound"
     if row["status"] == Project.Status.ARCHIVED and not (right.read or while_archived):
-        return Decision("deny", "project_archived", fence)
-    if role not in right.roles:
-        return Decision("deny", "permission_missing", fence)
+        return "deny", "project_archived"
+    if row["current__role"] not in right.roles:
+        return "deny", "permission_missing"
     if subject.type == "agent" and right.agent_asks:
-        return Decision("require_approval", "agent_action_requires_approval", fence)
-    return Decision("allow", "role_grant", fence)
+        return "require_approval", "agent_action_requires_approval"
+    return "allow", "role_grant"
 
 
 def authorize(
@@ -101,7 +117,7 @@ def authorize(
     principal.require_active()
     decision = decide(principal.subject, project_id, permission, while_archived=while_archived)
     if decision.effect == "allow":
-        return Grant(principal.subject, project_id, permission, decision.fence, origin)
+        return Grant(principal.subject, project_id, permission, decision.fence, origin, decision.vault)
     if decision.effect == "require_approval":
         raise ApprovalRequired(permission=permission, action_type=_ACTION_TYPES.get(permission, permission))
     if decision.reason in ("project_not_found", "subject_unbound"):
@@ -141,6 +157,19 @@ def confirm(grant: Grant, permission: str | None = None) -> None:
             raise ProjectArchived
     elif Fence(now["version"], now["binding_version"]) != grant.fence:
         raise PolicyFenceConflict
+
+
+def confirm_secret_use(grant: Grant) -> None:
+    """That whoever holds a grant may use secrets too: its fence vouches for both.
+
+    Raises Forbidden and ApprovalRequired.
+    """
+    if grant.vault == "require_approval":
+        raise ApprovalRequired(
+            permission=SECRET_USE, action_type=_ACTION_TYPES.get(grant.permission, grant.permission)
+        )
+    if grant.vault != "allow":
+        raise Forbidden(_("The task names secrets, and you may not use secrets here (secret.use)."))
 
 
 def _snapshot(project_id: str, subject: PolicySubject) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.utils.translation import gettext_lazy as _
 
-from apps.core.errors import Conflict, Corrupt, DomainError, Gone, InvalidInput, NotFound, Unavailable
+from apps.core.errors import Conflict, Corrupt, DomainError, Gone, InvalidInput, NotFound, Retry, Unavailable
 
 
 class SecretUnavailable(Unavailable):
@@ -12,6 +12,37 @@ class SecretUnavailable(Unavailable):
 
     code = "local_secret_unavailable"
     message = _("Keys or secrets are not available.")
+
+
+class SecretVersionConflict(Conflict):
+    code = "local_secret_version_conflict"
+    message = _("The secret has changed meanwhile.")
+
+
+class SecretMutationConflict(Conflict):
+    code = "local_secret_mutation_conflict"
+    retry = Retry.NEVER
+    message = _("This mutation id was used for another change.")
+
+
+class SecretDisabled(Conflict):
+    """A secret that is needed must not be used for now."""
+
+    code = "secret_disabled"
+    retry = Retry.NEVER
+    message = _("A secret that this task needs is disabled.")
+
+
+class ProviderFixed(Conflict):
+    code = "secret_provider_fixed"
+    retry = Retry.NEVER
+    message = _("Where the values of a secret lie cannot be changed; make another secret.")
+
+
+class ProviderOff(Conflict):
+    code = "secret_provider_off"
+    retry = Retry.NEVER
+    message = _("This installation does not use that provider.")
 
 
 class KeyringExists(Conflict):

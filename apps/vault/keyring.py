@@ -19,7 +19,7 @@ from django.conf import settings
 
 from apps.core import canonical
 from apps.vault.errors import KeyActive, KeyringExists, KeyringFull, KeyUnknown, SecretUnavailable
-from apps.vault.models import SealedPayload
+from apps.vault.models import SealedPayload, SecretEnvelope
 from qinglong.environment import ConfigurationError, private_folder
 
 MAX_BYTES = 16_384
@@ -89,6 +89,15 @@ def opened() -> Iterator[Keyring]:
         keyring.wipe()
 
 
+def require(key_id: str) -> None:
+    """That a key is still there, asked by writers after their row is in: whoever took it out in between did not see
+    the row, and it must not be stored (`rekeying.retire_key`). Raises SecretUnavailable.
+    """
+    with opened() as keyring:
+        if keyring.resolve(key_id) is None:
+            raise SecretUnavailable
+
+
 def ensure() -> None:
     """Makes the keyring where none is and nothing was ever sealed.
 
@@ -96,7 +105,7 @@ def ensure() -> None:
     `keyring_unusable` where the file is there and breaks a rule.
     """
     if not os.path.lexists(settings.KEYRING_PATH):
-        if SealedPayload.objects.exists():
+        if SealedPayload.objects.exists() or SecretEnvelope.objects.exists():
             raise ConfigurationError(
                 "keyring_missing",
                 "The database holds sealed values and the keyring is gone; put it back from your backup.",
@@ -130,7 +139,7 @@ def create() -> str:
 
 
 def remove(key_id: str) -> None:
-    """Takes a key out of the file; whether values still need it is for `sealing.retire_key` to ask.
+    """Takes a key out of the file; whether values still need it is for `rekeying.retire_key` to ask.
 
     Raises KeyActive for the active key, KeyUnknown, and SecretUnavailable.
     """

@@ -21,12 +21,13 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from django.db.models import Count, Q
 
 from apps.core import canonical, clock, ids
 from apps.core.db import write_transaction
 from apps.core.errors import InvalidInput
 from apps.vault import keyring
-from apps.vault.errors import KeyInUse, PayloadExpired, PayloadTooLarge, PayloadUnreadable
+from apps.vault.errors import PayloadExpired, PayloadTooLarge, PayloadUnreadable
 from apps.vault.models import SealedPayload
 
 MAX_CLEAR_BYTES = 65_536
@@ -74,8 +75,9 @@ def seal(
     payload_id = payload_id or ids.uuid7()
     aad = _aad(project_id, holder[1], payload_id)
     with keyring.opened() as keys:
+        master = keys.active_key_id
         subkey = _derive(keys.active(), purpose)
-    return SealedPayload.objects.create(
+    row = SealedPayload.objects.create(
         id=payload_id,
         purpose=purpose,
         project_id=project_id,
@@ -89,6 +91,8 @@ def seal(
         created_at=clock.now(),
         expires_at=expires_at,
     )
+    keyring.require(master)
+    return row
 
 
 def find(payload_id: UUID) -> SealedPayload | None:
@@ -116,48 +120,46 @@ def unseal_row(row: SealedPayload, purpose: str, *, project_id: str, holder: Hol
 
 
 @write_transaction
-def reseal(after: UUID | None = None, *, limit: int = RESEAL_BATCH) -> tuple[int, UUID | None]:
+def reseal(after: UUID | None = None, *, limit: int = RESEAL_BATCH) -> tuple[int, int, UUID | None]:
     """Moves one batch of payloads of every registered purpose to the active key.
 
-    Returns how many were moved and where to go on (None = through). A row that changed meanwhile is left to
-    its changer; one that cannot be opened raises PayloadUnreadable. Doing it again changes nothing.
+    Returns how many were moved, how many cannot be opened and stay, and where to go on (None = through). A row that
+    changed meanwhile is left to its changer. Doing it again changes nothing.
     """
     with keyring.opened() as keys:
         current = {purpose: _derive(keys.active(), purpose) for purpose in purposes()}
-        rows = SealedPayload.objects.filter(purpose__in=current).order_by("id")
-        found = list((rows.filter(id__gt=after) if after else rows)[:limit])
-        moved = 0
+        behind = Q()
+        for purpose, subkey in current.items():
+            behind |= Q(purpose=purpose) & ~Q(key_id=subkey.id)
+        rows = SealedPayload.objects.filter(behind).order_by("id")
+        found = list((rows.filter(id__gt=after) if after else rows)[:limit]) if current else []
+        moved = stuck = 0
         for row in found:
-            subkey = current[row.purpose]
-            if row.key_id == subkey.id:
+            try:
+                clear = _open(row, keys)
+            except PayloadUnreadable:
+                stuck += 1
                 continue
-            clear = _open(row, keys)
+            subkey = current[row.purpose]
             text = _encrypt(subkey, clear, _aad(row.project_id, row.holder_id, row.pk))
             moved += SealedPayload.objects.filter(pk=row.pk, ciphertext=row.ciphertext).update(
                 ciphertext=text, key_id=subkey.id, hash=subkey.hash(clear)
             )
-    return moved, found[-1].pk if len(found) == limit else None
+        if moved:
+            keyring.require(keys.active_key_id)
+    return moved, stuck, found[-1].pk if len(found) == limit else None
 
 
-def keys_in_use() -> dict[str, bool]:
-    """For each key of the keyring, whether a stored payload of any purpose still needs it."""
-    stored = set(SealedPayload.objects.order_by().values_list("purpose", "key_id").distinct())
+def keys_in_use() -> dict[str, int]:
+    """For each key of the keyring, how many stored payloads of any purpose still need it."""
+    counted = SealedPayload.objects.order_by().values_list("purpose", "key_id").annotate(Count("pk"))
+    stored = {(purpose, key_id): count for purpose, key_id, count in counted}
     names = {purpose for purpose, _key_id in stored}
     with keyring.opened() as keys:
         return {
-            key.id: any((purpose, _derive(key, purpose).id) in stored for purpose in names)
+            key.id: sum(stored.get((purpose, _derive(key, purpose).id), 0) for purpose in names)
             for key in keys.keys.values()
         }
-
-
-def retire_key(key_id: str) -> None:
-    """Takes a key that nothing needs out of the keyring; backups sealed with it can then not be read.
-
-    Raises KeyInUse while a payload of any purpose needs it, KeyActive and KeyUnknown.
-    """
-    if keys_in_use().get(key_id):
-        raise KeyInUse
-    keyring.remove(key_id)
 
 
 @dataclass(frozen=True)

@@ -115,12 +115,12 @@ def test_command(key_path: Path) -> None:
     sealing.seal("test.value", project_id="p", holder=("run", "1"), value=1, schema_id="s")
     run("rotate")
     second = keyring.load().active_key_id
-    assert run("status").splitlines() == [f"{first} in use", f"{second} active"]
+    assert run("status").splitlines() == [f"{first} needed by 1 values", f"{second} active"]
     for key, code in ((first, "key_in_use"), (second, "key_active"), ("k9", "key_unknown")):
         with pytest.raises(CommandError, match=code):
             run("retire", key)
     assert run("reseal").startswith("1 ")
     run("retire", first)
-    assert run("status").splitlines() == [f"{second} active in use"]
+    assert run("status").splitlines() == [f"{second} active needed by 1 values"]
     row = SealedPayload.objects.get()
     assert sealing.unseal(row.pk, "test.value", project_id="p", holder=("run", "1")) == 1

@@ -131,10 +131,10 @@ def test_rotation_and_reseal(seal: Any, key: str, key_path: Path) -> None:
     assert [_open(row) for row in rows[:5]] == list(range(5))
     assert sealing.keys_in_use()[key]
 
-    moved, after = sealing.reseal(limit=4)
-    assert (moved, after) == (4, rows[3].pk)
-    assert sealing.reseal(after, limit=4) == (2, None)
-    assert sealing.reseal() == (0, None)
+    moved, stuck, after = sealing.reseal(limit=4)
+    assert (moved, stuck, after) == (4, 0, rows[3].pk)
+    assert sealing.reseal(after, limit=4) == (2, 0, None)
+    assert sealing.reseal() == (0, 0, None)
     assert not sealing.keys_in_use()[key]
 
     document = json.loads(key_path.read_text())

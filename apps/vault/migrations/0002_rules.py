@@ -8,4 +8,6 @@ class Migration(migrations.Migration):
 
     operations = [
         Freeze("local_execution_context_recipes"),
+        Freeze("local_secret_envelopes", keep=True),
+        Freeze("vault_secret_switches", keep=True),
     ]

@@ -8,7 +8,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils.translation import gettext as _
 
 from apps.core.errors import DomainError
-from apps.vault import keyring, sealing
+from apps.vault import keyring, rekeying
+from apps.vault.errors import KeyInUse
 
 
 class Command(BaseCommand):
@@ -17,34 +18,60 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("action", choices=["create", "rotate", "reseal", "retire", "status"])
         parser.add_argument("key", nargs="?", help="The id of the key to retire.")
+        parser.add_argument(
+            "--batch",
+            type=int,
+            default=rekeying.BATCH,
+            help="How many values reseal moves at once, up to 200.",
+        )
+        parser.add_argument(
+            "--give-up-replaced",
+            action="store_true",
+            help="Retires a key although versions of secrets that were replaced can then not be read any more.",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            getattr(self, options["action"])(options["key"] or "")
+            getattr(self, options["action"])(options)
+        except KeyInUse as error:
+            shown = {"current": error.extra["current"], "replaced": error.extra["replaced"]}
+            raise CommandError(
+                f"{error.code}: {error.detail} "
+                + _("Values that count: %(current)s; replaced versions of secrets: %(replaced)s.") % shown
+            ) from error
         except DomainError as error:
             raise CommandError(f"{error.code}: {error.detail}") from error
 
-    def create(self, _key: str) -> None:
+    def create(self, _options: dict[str, Any]) -> None:
         self.stdout.write(_("Created with key %(key)s.") % {"key": keyring.create()})
 
-    def rotate(self, _key: str) -> None:
-        self.stdout.write(_("Key %(key)s is active; old keys stay.") % {"key": keyring.rotate()})
+    def rotate(self, _options: dict[str, Any]) -> None:
+        key = keyring.rotate()
+        rekeying.note("keyring.rotated", key, {})
+        self.stdout.write(_("Key %(key)s is active; old keys stay.") % {"key": key})
 
-    def reseal(self, _key: str) -> None:
-        moved, after = sealing.reseal()
-        while after is not None:
-            more, after = sealing.reseal(after)
-            moved += more
+    def reseal(self, options: dict[str, Any]) -> None:
+        moved = stuck = 0
+        for _holder, batch in rekeying.move_all(min(max(1, options["batch"]), rekeying.BATCH)):
+            moved, stuck = moved + batch.moved, stuck + batch.stuck
         self.stdout.write(_("%(count)s values moved to the active key.") % {"count": moved})
+        if stuck:
+            raise CommandError(
+                _("%(count)s values cannot be opened and stay as they are.") % {"count": stuck}
+            )
 
-    def retire(self, key: str) -> None:
-        sealing.retire_key(key)
+    def retire(self, options: dict[str, Any]) -> None:
+        key = options["key"] or ""
+        rekeying.retire_key(key, give_up_replaced=options["give_up_replaced"])
         self.stdout.write(_("Key %(key)s is gone.") % {"key": key})
 
-    def status(self, _key: str) -> None:
+    def status(self, _options: dict[str, Any]) -> None:
         with keyring.opened() as keys:
             active = keys.active_key_id
-        for key_id, used in sealing.keys_in_use().items():
+        for key_id, use in rekeying.uses().items():
             words = [_("active")] if key_id == active else []
-            words += [_("in use")] if used else []
+            if use.current:
+                words.append(_("needed by %(count)s values") % {"count": use.current})
+            if use.replaced:
+                words.append(_("and by %(count)s replaced versions") % {"count": use.replaced})
             self.stdout.write(" ".join([key_id, *words]))
