@@ -12,7 +12,7 @@ from django.test import Client, RequestFactory
 from apps.access.models import SignIn, User
 from apps.access.scopes import Credential
 from apps.access.services import create_token, sign_in
-from apps.access.services.accounts import _register
+from apps.access.services.accounts import register
 from apps.access.sessions import SessionStore
 from apps.core import clock, ids
 from apps.identity.principals import Assurance, PolicySubject, Principal
@@ -27,7 +27,7 @@ ROOT = PolicySubject("system", "tests")
 
 def account(name: str = "ann", *, administrator: bool = False) -> User:
     """An account without a role; its password is `PASSWORD`."""
-    return _register(name, make_password(PASSWORD), administrator=administrator, actor=ROOT, origin="tests")
+    return register(name, make_password(PASSWORD), administrator=administrator, actor=ROOT, origin="tests")
 
 
 def subject(user: User) -> PolicySubject:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.http import HttpRequest
+from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
 
 from apps.core.errors import InvalidInput
@@ -69,6 +70,11 @@ def origin_of(request: HttpRequest) -> str:
         base = urlsplit(settings.BASE_URL)
         return f"{base.scheme}://{base.netloc}"
     return f"{request.scheme}://{request.get_host()}"
+
+
+def invitation_link(request: Any, secret: str) -> str:
+    """The address that somebody new is sent. Behind the `#`, which browsers send to nobody: no log can hold it."""
+    return f"{origin_of(request)}{reverse('invitation')}#{secret}"
 
 
 def _parsed(text: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.utils.translation import gettext_lazy as _
 
-from apps.core.errors import Conflict, DomainError, Forbidden, Retry, Unauthenticated, Unavailable
+from apps.core.errors import Conflict, DomainError, Forbidden, NotFound, Retry, Unauthenticated, Unavailable
 
 
 class SignInRefused(Unauthenticated):
@@ -110,3 +110,57 @@ class SessionListUnavailable(Unavailable):
 
     code = "session_list_unavailable"
     message = _("The list of sessions cannot be read just now.")
+
+
+class InvitationRefused(DomainError):
+    """What happens to somebody who opens a link; carries `reason` for the audit trail."""
+
+    reason = ""
+
+
+class InvitationInvalid(InvitationRefused, NotFound):
+    """Unknown, used, expired and revoked links look alike."""
+
+    code = "invitation_invalid"
+    message = _("This link is not valid, or not any more.")
+
+
+class InvitationUnbacked(InvitationRefused, Conflict):
+    """Whoever made the link is disabled or could not give any more what it promises."""
+
+    code = "invitation_not_backed"
+    retry = Retry.NEVER
+    message = _("Whoever made this link may not give any more what it promises.")
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__()
+
+
+class InvitationArchived(InvitationRefused, Conflict):
+    code = "invitation_project_archived"
+    retry = Retry.NEVER
+    message = _("The project of this link is archived; nobody can join it.")
+    reason = "project_archived"
+
+
+class InvitationNeedsProvider(InvitationRefused, Forbidden):
+    """Under `OIDC_REQUIRED` nobody comes in by a password, and nobody gets the name of the emergency account."""
+
+    code = "single_sign_on_required"
+    message = _("People of this panel sign in through a provider.")
+    reason = "password_not_allowed"
+
+
+class InvitationForNewPeople(InvitationRefused, Conflict):
+    """The identity has an account here: roles of people who are here are given to them, not to a link."""
+
+    code = "invitation_for_new_people"
+    retry = Retry.NEVER
+    message = _("You have an account here already. Sign in, and ask for the role.")
+    reason = "account_present"
+
+
+class TooManyInvitations(TooManyAttempts):
+    code = "too_many_invitations"
+    message = _("You made 100 links within an hour; wait a little.")

@@ -1,4 +1,4 @@
-"""What sign-in leaves behind: ended sessions, exchanged tokens and old failures are forgotten."""
+"""What sign-in leaves behind: ended sessions, exchanged tokens, old invitations and failures are forgotten."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from django.conf import settings
 from django.contrib.sessions.models import Session
 from django.utils import timezone
 
+from apps.access.services.invitations import forget_invitations
 from apps.access.services.sessions import forget_expired_sessions
 from apps.access.services.tokens import forget_access_tokens
 from apps.core import clock, control, db
@@ -29,6 +30,7 @@ def tidy(cursor: control.Cursor) -> control.Cursor | None:
     """One batch of each kind; what is left comes next time."""
     forget_expired_sessions(BATCH)
     forget_access_tokens(clock.now() - timedelta(days=1), BATCH)
+    forget_invitations(BATCH)
     _forget_strangers()
     return None
 

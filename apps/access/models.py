@@ -13,10 +13,11 @@ from apps.access.factors.models import CodeApp, RecoveryCode
 from apps.access.oidc.models import KnownIssuer, ProviderSignIn, UsedOnce
 from apps.core import clock, fields
 from apps.identity.models import IdentitySubject
-from apps.projects.models import Project
+from apps.projects.models import Project, Role
 
 __all__ = [
-    "ApiToken", "Application", "CodeApp", "KnownIssuer", "ProviderSignIn", "RecoveryCode", "SignIn", "UsedOnce", "User",
+    "ApiToken", "Application", "CodeApp", "Invitation", "KnownIssuer", "ProviderSignIn", "RecoveryCode", "SignIn",
+    "UsedOnce", "User",
 ]  # fmt: skip
 
 
@@ -120,6 +121,59 @@ class SignIn(models.Model):
 
     def __str__(self) -> str:
         return f"{self.platform} {self.method}"
+
+
+class Invitation(models.Model):
+    """What a one-time link promises somebody new; the secret exists only in the answer that made it.
+
+    Who made it stays answerable: what is promised is given only while they could give it themselves. It is closed
+    once, accepted or revoked; past `expires_at` it is closed too.
+    """
+
+    id = fields.IdField()
+    digest = models.CharField(max_length=64, editable=False)
+    username = models.CharField(max_length=64, blank=True, default="")
+    is_administrator = models.BooleanField(default=False)
+    project = models.ForeignKey(Project, on_delete=models.PROTECT, null=True)
+    role = models.CharField(max_length=16, choices=Role, null=True)  # noqa: DJ001
+    invited_by_type = models.CharField(max_length=32)
+    invited_by_id = models.CharField(max_length=255)
+    created_at = fields.created_at()
+    expires_at = models.DateTimeField()
+    accepted_at = models.DateTimeField(null=True)
+    accepted_by = models.ForeignKey(
+        IdentitySubject, on_delete=models.PROTECT, null=True, related_name="invitation", db_index=False
+    )
+    revoked_at = models.DateTimeField(null=True)
+    refused_at = models.DateTimeField(null=True)
+
+    class Meta:
+        db_table = "access_invitations"
+        indexes = [
+            models.Index(fields=["created_at", "id"], name="access_invitation_created"),
+            models.Index(fields=["invited_by_id", "created_at"], name="access_invitation_inviter"),
+            models.Index(fields=["expires_at"], name="access_invitation_expiry"),
+        ]
+        constraints = [
+            models.UniqueConstraint(fields=["digest"], name="access_invitation_digest"),
+            models.CheckConstraint(
+                condition=Q(project__isnull=True, role__isnull=True)
+                | Q(project__isnull=False, role__isnull=False),
+                name="access_invitation_promise",
+            ),
+            fields.one_of("role", Role.values, "access_invitation_role_check"),
+            models.CheckConstraint(
+                condition=Q(expires_at__gt=F("created_at")), name="access_invitation_lifetime"
+            ),
+            models.CheckConstraint(
+                condition=Q(accepted_at__isnull=True, accepted_by__isnull=True)
+                | Q(accepted_at__isnull=False, accepted_by__isnull=False, revoked_at__isnull=True),
+                name="access_invitation_closed_once",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.username or str(self.id)
 
 
 class Application(models.Model):

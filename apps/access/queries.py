@@ -6,7 +6,7 @@ from django.db import DatabaseError
 from django.db.models import Q, QuerySet
 
 from apps.access.errors import SessionListUnavailable
-from apps.access.models import ApiToken, Application, SignIn, User
+from apps.access.models import ApiToken, Application, Invitation, SignIn, User
 from apps.access.names import MAX_LENGTH, normal
 from apps.access.sessions import digest_of
 from apps.core import clock, ids, pages
@@ -145,6 +145,37 @@ def page_applications(
         [pages.moment("created_at", descending=True), pages.Key("subject_id", descending=True)],
         kind="applications",
         scope={},
+        limit=limit,
+        cursor=cursor,
+    )
+
+
+def is_administrator(subject: PolicySubject) -> bool:
+    """Whether a subject is an enabled instance administrator."""
+    return User.objects.filter(
+        subject=subject.id, subject__type=subject.type, subject__status="active", is_superuser=True
+    ).exists()
+
+
+def open_invitations(rows: QuerySet[Invitation] | None = None) -> QuerySet[Invitation]:
+    """The invitations that can be used now, of `rows` or of all."""
+    return (Invitation.objects.all() if rows is None else rows).filter(
+        accepted_at=None, revoked_at=None, expires_at__gt=clock.now()
+    )
+
+
+def page_invitations(
+    *, project_id: str | None = None, limit: int = pages.DEFAULT_LIMIT, cursor: str | None = None
+) -> pages.Page[Invitation]:
+    """The open invitations, newest first, each with its project; all of them, or those of one project."""
+    rows = open_invitations().select_related("project")
+    if project_id is not None:
+        rows = rows.filter(project=project_id)
+    return pages.paginate(
+        rows,
+        [pages.moment("created_at", descending=True), pages.identifier(descending=True)],
+        kind="invitations",
+        scope={"project": project_id},
         limit=limit,
         cursor=cursor,
     )

@@ -17,6 +17,10 @@ ACTS: dict[str, Promise] = {
     "factor.removed": pgettext_lazy("audit", "removed a second factor"),
     "factor.recovery_code_used": pgettext_lazy("audit", "used a recovery code"),
     "factor.recovery_codes_renewed": pgettext_lazy("audit", "made new recovery codes"),
+    "invitation.made": pgettext_lazy("audit", "made a link for somebody new"),
+    "invitation.revoked": pgettext_lazy("audit", "revoked a link for somebody new"),
+    "invitation.accepted": pgettext_lazy("audit", "came in by a link"),
+    "invitation.refused": pgettext_lazy("audit", "refused somebody who came with a link"),
     "owner.recovered": pgettext_lazy("audit", "made somebody owner from the console"),
     "owner-bootstrap.issued": pgettext_lazy("audit", "issued a set-up link"),
     "owner-bootstrap.claimed": pgettext_lazy("audit", "used the set-up link"),
@@ -68,6 +72,7 @@ ORIGINS: dict[str, Promise] = {
     "panel": pgettext_lazy("audit origin", "panel"),
     "api": pgettext_lazy("audit origin", "API"),
     "command": pgettext_lazy("audit origin", "command line"),
+    "invitation": pgettext_lazy("audit origin", "invitation"),
 }
 
 

@@ -7,6 +7,7 @@ from django.views.generic import RedirectView
 from django.views.i18n import set_language
 
 from apps.panel.site import site
+from apps.panel.views import coming_in
 from apps.panel.views import single_sign_on as sso
 from apps.panel.views.door import AskPasskey, SecondStep, SetUp, SignIn, SignOut, Theme
 
@@ -16,6 +17,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("", _to_panel),
     path("panel", _to_panel),
     path("setup", SetUp.as_view(), name="setup"),
+    path("invitation/", coming_in.ComeIn.as_view(), name="invitation"),
+    path("invitation/<slug:alias>/", coming_in.ComeInThroughProvider.as_view(), name="invitation-provider"),
     path("i18n", set_language, name="set_language"),
     path("panel/theme/", Theme.as_view(), name="theme"),
     path("panel/login/", SignIn.as_view(), name="login"),

@@ -5,18 +5,28 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from django.db import connection
 from django.test import Client
 
-from apps.access.errors import LastAdministrator, SignInRefused
-from apps.access.models import ApiToken, SignIn, User
+from apps.access.errors import InvitationInvalid, InvitationUnbacked, LastAdministrator, SignInRefused
+from apps.access.models import ApiToken, Invitation, SignIn, User
 from apps.access.scopes import Credential
-from apps.access.services import change_person, create_token, rotate_token
+from apps.access.services import (
+    accept_with_password,
+    change_person,
+    create_token,
+    invite,
+    revoke_invitation,
+    rotate_token,
+)
+from apps.audit.models import AuditEntry
 from apps.core import clock
 from apps.core.errors import DomainError
-from tests.people import ROOT, Api, account, signed_in, subject
+from apps.identity.models import IdentitySubject
+from tests.people import PASSWORD, ROOT, Api, account, signed_in, subject
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -97,3 +107,51 @@ def test_a_token_rotated_twice_at_once_has_one_secret_and_one_before(seeded: Non
     assert row.previous_digest is not None and row.previous_digest != row.digest
     assert sorted(Api(secret)("GET", "me").status_code for secret in made) == [200, 200]
     assert row.previous_expires_at is not None and row.previous_expires_at > clock.now()
+
+
+def test_a_link_opened_in_two_browsers_at_once_lets_one_in(seeded: None) -> None:
+    root = account("root", administrator=True)
+    for number in range(3):
+        secret = invite(subject(root), administrator=True, origin="tests").secret
+        names = [f"new-{number}-{browser}" for browser in range(3)]
+        acts = [partial(accept_with_password, secret, name, PASSWORD) for name in names]
+        assert at_once(*acts) == sorted(["done", *[InvitationInvalid.__name__] * 2])
+        assert User.objects.filter(username__in=names).count() == 1
+    assert (
+        IdentitySubject.objects.filter(account=None, type="user").exclude(pk="usr_legacy_primary").count()
+        == 0
+    )
+    assert Invitation.objects.exclude(accepted_by=None).count() == 3
+
+
+def test_a_link_used_beside_its_revocation_does_one_of_the_two(seeded: None) -> None:
+    root = account("root", administrator=True)
+    for number in range(3):
+        made = invite(subject(root), origin="tests")
+        outcomes = at_once(
+            partial(accept_with_password, made.secret, f"new-{number}", PASSWORD),
+            partial(revoke_invitation, made.invitation.pk, actor=subject(root), origin="tests"),
+        )
+        row = Invitation.objects.get(pk=made.invitation.pk)
+        came_in = User.objects.filter(username=f"new-{number}").exists()
+        assert came_in == (row.accepted_at is not None) == (row.revoked_at is None)
+        assert len([one for one in outcomes if one == "done"]) == 1, outcomes
+
+
+def test_a_link_used_while_its_maker_is_shut_out_gives_nothing_afterwards(seeded: None) -> None:
+    """Either the person was in before, or the promise fell; never in after."""
+    root = account("root", administrator=True)
+    for number in range(3):
+        boss = account(f"boss-{number}", administrator=True)
+        secret = invite(subject(boss), administrator=True, origin="tests").secret
+        disable = partial(
+            change_person, boss.subject_id, 1, status="disabled", actor=subject(root), origin="tests"
+        )
+        outcomes = at_once(partial(accept_with_password, secret, f"new-{number}", PASSWORD), disable)
+        assert outcomes in (["done", "done"], sorted([InvitationUnbacked.__name__, "done"]))
+        acts = list(
+            AuditEntry.objects.filter(scope="", action__in=["invitation.accepted", "subject.disabled"])
+            .order_by("-sequence").values_list("action", flat=True)[: len(outcomes)]
+        )  # fmt: skip
+        if outcomes == ["done", "done"]:
+            assert acts == ["subject.disabled", "invitation.accepted"]

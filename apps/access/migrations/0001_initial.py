@@ -8,6 +8,8 @@ import django.db.models.functions.text
 from django.conf import settings
 from django.db import migrations, models
 
+from apps.core.immutable import Freeze
+
 
 class Migration(migrations.Migration):
 
@@ -241,5 +243,37 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name='signin',
             constraint=models.CheckConstraint(condition=models.Q(('expires_at__gt', models.F('created_at')), ('expires_at__gt', models.F('authenticated_at'))), name='access_sign_in_lifetime'),
+        ),
+        migrations.CreateModel(
+            name='Invitation',
+            fields=[
+                ('id', apps.core.fields.IdField(default=apps.core.ids.uuid7, editable=False, primary_key=True, serialize=False)),
+                ('digest', models.CharField(editable=False, max_length=64)),
+                ('username', models.CharField(blank=True, default='', max_length=64)),
+                ('is_administrator', models.BooleanField(default=False)),
+                ('role', models.CharField(choices=[('owner', 'Owner'), ('admin', 'Admin'), ('operator', 'Operator'), ('viewer', 'Viewer')], max_length=16, null=True)),
+                ('invited_by_type', models.CharField(max_length=32)),
+                ('invited_by_id', models.CharField(max_length=255)),
+                ('created_at', models.DateTimeField(default=apps.core.clock.now, editable=False)),
+                ('expires_at', models.DateTimeField()),
+                ('accepted_at', models.DateTimeField(null=True)),
+                ('revoked_at', models.DateTimeField(null=True)),
+                ('refused_at', models.DateTimeField(null=True)),
+                ('accepted_by', models.ForeignKey(db_index=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='invitation', to='identity.identitysubject')),
+                ('project', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, to='projects.project')),
+            ],
+            options={
+                'db_table': 'access_invitations',
+                'indexes': [models.Index(fields=['created_at', 'id'], name='access_invitation_created'), models.Index(fields=['invited_by_id', 'created_at'], name='access_invitation_inviter'), models.Index(fields=['expires_at'], name='access_invitation_expiry')],
+                'constraints': [models.UniqueConstraint(fields=('digest',), name='access_invitation_digest'), models.CheckConstraint(condition=models.Q(models.Q(('project__isnull', True), ('role__isnull', True)), models.Q(('project__isnull', False), ('role__isnull', False)), _connector='OR'), name='access_invitation_promise'), models.CheckConstraint(condition=models.Q(('role__in', ['owner', 'admin', 'operator', 'viewer'])), name='access_invitation_role_check'), models.CheckConstraint(condition=models.Q(('expires_at__gt', models.F('created_at'))), name='access_invitation_lifetime'), models.CheckConstraint(condition=models.Q(models.Q(('accepted_at__isnull', True), ('accepted_by__isnull', True)), models.Q(('accepted_at__isnull', False), ('accepted_by__isnull', False), ('revoked_at__isnull', True)), _connector='OR'), name='access_invitation_closed_once')],
+            },
+        ),
+        Freeze(
+            "access_invitations",
+            only=[
+                "id", "digest", "username", "is_administrator", "project_id", "role", "invited_by_type",
+                "invited_by_id", "created_at", "expires_at",
+            ],
+            once=["accepted_at", "accepted_by_id", "revoked_at"],
         ),
     ]

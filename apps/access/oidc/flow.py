@@ -29,12 +29,16 @@ LIFETIME_S = 600
 COOKIE = "ql_oidc_"
 MOST = 5
 MAX_NEXT = 1000
-_SALT = "qinglong.oidc.flow"
+# Named anew when the parts change: a cookie of another version begins no flow.
+_SALT = "qinglong.oidc.flow.2"
 
 
 @dataclass(frozen=True)
 class Flow:
-    """`link` is the id of the live session that asked to add the identity, `fresh` wants a new sign-in there."""
+    """`link` is the id of the live session that asked to add the identity, `fresh` wants a new sign-in there.
+
+    `invitation` is the id of the one whose link this browser has shown; the cookie is signed and keeps no link.
+    """
 
     alias: str
     secret: str = field(repr=False)
@@ -42,6 +46,7 @@ class Flow:
     began_ms: int
     link: str = ""
     fresh: bool = False
+    invitation: str = ""
 
     @property
     def state(self) -> str:
@@ -60,10 +65,12 @@ class Flow:
         return urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
-def begin(provider: Provider, next_url: str, *, link: str = "", fresh: bool = False) -> Flow:
+def begin(
+    provider: Provider, next_url: str, *, link: str = "", fresh: bool = False, invitation: str = ""
+) -> Flow:
     """A new flow; a very long `next` is let go."""
     kept = next_url if len(next_url) <= MAX_NEXT else ""
-    return Flow(provider.alias, secrets.token_urlsafe(32), kept, clock.now_ms(), link, fresh)
+    return Flow(provider.alias, secrets.token_urlsafe(32), kept, clock.now_ms(), link, fresh, invitation)
 
 
 def authorization_url(provider: Provider, known: Metadata, flow: Flow) -> str:
@@ -91,7 +98,7 @@ def keep(request: HttpRequest, response: HttpResponseBase, flow: Flow) -> None:
         : max(0, len(begun) - MOST + 1)
     ]:
         drop(response, name)
-    parts = [flow.alias, flow.secret, flow.next, flow.began_ms, flow.link, flow.fresh]
+    parts = [flow.alias, flow.secret, flow.next, flow.began_ms, flow.link, flow.fresh, flow.invitation]
     response.set_cookie(
         cookie_name(flow.state),
         signing.dumps(parts, salt=_SALT),
@@ -140,8 +147,8 @@ def _read(text: str) -> Flow | None:
         parts: Any = signing.loads(text, salt=_SALT)
     except signing.BadSignature:
         return None
-    alias, secret, next_url, began_ms, link, fresh = parts
-    return Flow(alias, secret, next_url, began_ms, link, fresh)
+    alias, secret, next_url, began_ms, link, fresh, invitation = parts
+    return Flow(alias, secret, next_url, began_ms, link, fresh, invitation)
 
 
 def _began(text: str) -> int:

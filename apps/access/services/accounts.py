@@ -23,7 +23,7 @@ from apps.projects.queries import DEFAULT_PROJECT, is_claimable
 from apps.projects.services import claim_owner_bootstrap
 
 SETUP = "setup"
-_BAD_NAME = _("1 to 64 letters, digits and . @ + - _")
+BAD_NAME = _("1 to 64 letters, digits and . @ + - _")
 
 
 def setup_first_account(challenge_id: str, token: str, username: str, password: str) -> User:
@@ -34,7 +34,7 @@ def setup_first_account(challenge_id: str, token: str, username: str, password: 
     if not is_claimable():
         # Before the costly hash: strangers can still reach the page after set-up.
         raise BootstrapNotPristine
-    username, encoded = _checked(username, password)
+    username, encoded = checked(username, password)
     return _setup(challenge_id, token, username, encoded)
 
 
@@ -55,8 +55,8 @@ def create_account(
     username: str, password: str, *, administrator: bool = False, actor: PolicySubject, origin: str
 ) -> User:
     """A further account with no role anywhere. Raises InvalidInput and UsernameTaken."""
-    username, encoded = _checked(username, password)
-    return _register(username, encoded, administrator=administrator, actor=actor, origin=origin)
+    username, encoded = checked(username, password)
+    return register(username, encoded, administrator=administrator, actor=actor, origin=origin)
 
 
 @db.write_transaction
@@ -68,25 +68,36 @@ def provision_person(username: str, provider: str, provider_subject: str, *, ori
     """
     name = normal(username)
     if not is_name(name):
-        raise InvalidInput.field("username", _BAD_NAME)
-    registered = identity.register_subject("user", origin=origin)
-    subject = PolicySubject(registered.type, registered.id)
-    return _create(
-        name,
-        make_password(None),
-        subject,
-        administrator=False,
-        actor=subject,
-        origin=origin,
-        bind=(provider, provider_subject),
-    )
+        raise InvalidInput.field("username", BAD_NAME)
+    return register(name, None, origin=origin, bind=(provider, provider_subject))
 
 
 @db.write_transaction
-def _register(username: str, encoded: str, *, administrator: bool, actor: PolicySubject, origin: str) -> User:
+def register(
+    username: str,
+    encoded: str | None,
+    *,
+    administrator: bool = False,
+    actor: PolicySubject | None = None,
+    origin: str,
+    bind: tuple[str, str] | None = None,
+) -> User:
+    """Subject, account and binding (to the password, or to `bind`), and no role; `actor` None is the person.
+
+    Name and password went through `checked`. Raises UsernameTaken, and VersionConflict for a `bind` that is or was
+    bound.
+    """
     registered = identity.register_subject("user", actor=actor, origin=origin)
     subject = PolicySubject(registered.type, registered.id)
-    return _create(username, encoded, subject, administrator=administrator, actor=actor, origin=origin)
+    return _create(
+        username,
+        make_password(None) if encoded is None else encoded,
+        subject,
+        administrator=administrator,
+        actor=actor or subject,
+        origin=origin,
+        bind=bind,
+    )
 
 
 def _create(
@@ -128,9 +139,12 @@ def _create(
     return user
 
 
-def _checked(username: str, password: str) -> tuple[str, str]:
-    """The name in one form and the encoded password; hashing is slow and so happens outside transactions."""
+def checked(username: str, password: str) -> tuple[str, str]:
+    """The name in one form and the encoded password; hashing is slow and so happens outside transactions.
+
+    Raises InvalidInput.
+    """
     name = normal(username)
     if not is_name(name):
-        raise InvalidInput.field("username", _BAD_NAME)
+        raise InvalidInput.field("username", BAD_NAME)
     return name, encode(name, password)

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from django.conf import settings
 from django.db import IntegrityError
 from django.http import HttpRequest
 
-from apps.access.errors import BoundElsewhere, SignInRefused
-from apps.access.models import User
+from apps.access.errors import BoundElsewhere, InvitationRefused, SignInRefused, UsernameTaken
+from apps.access.models import Invitation, User
 from apps.access.names import is_name, normal
 from apps.access.oidc import masks, providers, tokens
 from apps.access.oidc.backend import Identity
@@ -23,6 +24,7 @@ from apps.access.oidc.flow import Flow
 from apps.access.oidc.models import KnownIssuer, ProviderSignIn, UsedOnce
 from apps.access.queries import find_account
 from apps.access.services.bindings import bind_method
+from apps.access.services.invitations import accept_with_identity
 from apps.access.services.sessions import end_provider_sessions, is_fresh, session_of, sign_in
 from apps.audit import services as audit
 from apps.core import canonical, clock, db, ids
@@ -73,7 +75,9 @@ def begun(flow: Flow) -> None:
 def complete(request: HttpRequest, flow: Flow, identity: Identity) -> Completed:
     """Signs the person in, or adds the identity to the account whose session began the flow.
 
-    Raises NoAccount, NotRecent, CannotLink, and what `sign_in` and `follow_roles` raise.
+    A new person whom an invitation lets in gets what it promises before the roles of the groups are looked at.
+
+    Raises NoAccount, NotRecent, CannotLink, InvitationRefused, and what `sign_in` and `follow_roles` raise.
     """
     _require_known_issuer(identity.provider)
     asked_at = clock.from_ms(flow.began_ms)
@@ -81,7 +85,7 @@ def complete(request: HttpRequest, flow: Flow, identity: Identity) -> Completed:
         raise NotRecent("authenticated_before")
     if flow.link:
         return _link(request, flow, identity)
-    subject = _subject(identity)
+    subject = _invited(identity, UUID(flow.invitation)) if flow.invitation else _subject(identity)
     roles = _follow(identity, subject)
     try:
         row = sign_in(
@@ -217,6 +221,23 @@ def _subject(identity: Identity) -> PolicySubject:
     if (found := _known(identity)) is None:
         raise NoAccount(reason)
     return found
+
+
+def _invited(identity: Identity, invitation_id: UUID) -> PolicySubject:
+    """The new person of an invitation; whoever has just become that in another tab is it here too."""
+    try:
+        user = accept_with_identity(
+            invitation_id,
+            identity.provider.key,
+            identity.subject,
+            lambda suggested: _free_name(suggested or identity.username),
+        )
+    except (InvitationRefused, UsernameTaken, VersionConflict):
+        found = _known(identity)
+        if found is None or not Invitation.objects.filter(pk=invitation_id, accepted_by=found.id).exists():
+            raise
+        return found
+    return PolicySubject("user", user.subject_id)
 
 
 def _known(identity: Identity) -> PolicySubject | None:

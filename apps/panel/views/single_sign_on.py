@@ -23,6 +23,7 @@ from django.views import View
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.debug import sensitive_post_parameters
 
+from apps.access.errors import InvitationRefused, UsernameTaken
 from apps.access.models import SignIn
 from apps.access.oidc import flow as flows
 from apps.access.oidc import metadata, providers
@@ -109,6 +110,7 @@ class Callback(View):
     def _finish(self, request: HttpRequest, provider: Provider, flow: flows.Flow) -> HttpResponse:
         from apps.access.oidc.backend import identify
         from apps.access.services import single_sign_on
+        from apps.panel.views.coming_in import came_back
 
         identity = None
         try:
@@ -126,6 +128,8 @@ class Callback(View):
             with suppress(DomainError):
                 single_sign_on.note_refusal(provider, failure, identity)
             return failed(request, failure, provider=provider, target=flow.next)
+        except (InvitationRefused, UsernameTaken) as refusal:
+            return came_back(request, refusal)
         with suppress(DomainError):
             single_sign_on.note_success(identity, done)
         # The cookie is signed, and the host may be another by now.

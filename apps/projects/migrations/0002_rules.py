@@ -31,5 +31,6 @@ class Migration(migrations.Migration):
         Freeze(
             "project_owner_bootstrap_challenges",
             only=["project_id", "version", "challenge_id", "token_digest", "issued_at", "expires_at"],
+            once=["consumed_at", "claimed_subject_type", "claimed_subject_id"],
         ),
     ]

@@ -131,8 +131,7 @@ def change_role(
     if project is not None and project.status != Project.Status.ACTIVE and role is not None:
         raise ProjectArchived
     previous = _current_role(grant.project_id, subject)
-    if Role.OWNER in (role, previous) and not queries.is_owner(grant.project_id, grant.actor):
-        raise OwnersOnly
+    require_owner_for(grant, role, previous)
     if previous == Role.OWNER and role != Role.OWNER and not _has_other_owner(grant.project_id, subject):
         raise LastOwner
     if role is not None and subject.type == "user":
@@ -176,6 +175,12 @@ def recover_ownership(project_id: str, subject: PolicySubject) -> Appended:
         origin="command",
     )
     return appended
+
+
+def require_owner_for(grant: Grant, *roles: str | None) -> None:
+    """Raises OwnersOnly where ownership is among the roles and the grant is not an owner's (§13.3)."""
+    if Role.OWNER in roles and not queries.is_owner(grant.project_id, grant.actor):
+        raise OwnersOnly
 
 
 def stored_binding(row: ProjectRoleBinding) -> Binding:
