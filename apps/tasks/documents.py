@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from apps.core.clock import rfc3339
-from apps.tasks import placement
+from apps.tasks import placement, secrets
 from apps.tasks.execution import Body, Command, Execution, Script, Shell
 from apps.tasks.models import Task
 from apps.tasks.retry import RetryRule
@@ -74,7 +74,7 @@ def execution_document(execution: Execution, env: Mapping[str, str]) -> dict[str
         **body_document(execution.body),
         "work_dir": execution.work_dir,
         "env": dict(env),
-        "secrets": {},
+        "secrets": secrets.document(execution.secrets),
         "before": execution.before,
         "after": execution.after,
         "timeout_ms": execution.timeout_ms,

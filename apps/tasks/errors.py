@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from django.utils.translation import gettext_lazy as _
 
-from apps.core.errors import Conflict, Corrupt, InvalidInput
-
-
-class NotAvailable(InvalidInput):
-    """A field of the contract whose work is not done yet was given a value other than its default."""
-
-    code = "not_available"
-    message = _("This is not available yet.")
+from apps.core.errors import Conflict, Corrupt
 
 
 class SlugTaken(Conflict):

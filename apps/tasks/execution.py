@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from apps.tasks import limits, placement
+from apps.tasks import limits, placement, secrets
 from apps.tasks.limits import Limits
+from apps.tasks.secrets import SecretUses
 
 LANGUAGES = ("python", "node", "typescript", "shell")
 LOCAL_PROCESS = "local_process"
@@ -42,7 +43,7 @@ Body = Command | Shell | Script
 
 @dataclass(frozen=True)
 class Execution:
-    """Everything of a task that a process is made of, besides its environment.
+    """Everything of a task that a process is made of, besides the values of its environment.
 
     `timeout_ms` None = no deadline. `before` and `after` are shell text. `log_quota_bytes` is what is kept of
     the output. `requires` is the key of the labels that a worker must have (apps.tasks.placement).
@@ -57,6 +58,7 @@ class Execution:
     after: str | None = field(default=None, repr=False)
     requires: str = placement.ANYWHERE
     limits: Limits = limits.NONE
+    secrets: SecretUses = ()
 
 
 def to_template(execution: Execution) -> dict[str, Any]:
@@ -70,6 +72,8 @@ def to_template(execution: Execution) -> dict[str, Any]:
         document["requires"] = placement.document(execution.requires)
     if execution.limits != limits.NONE:
         document["limits"] = execution.limits.template()
+    if execution.secrets:
+        document["secrets"] = secrets.document(execution.secrets)
     return document
 
 
@@ -95,6 +99,11 @@ def from_template(document: Any) -> Execution:
             values["limits"] = limits.read(values["limits"])
         except limits.LimitsRefused as error:
             raise ValueError("no limits") from error
+    if "secrets" in values:
+        try:
+            values["secrets"] = secrets.read(values["secrets"])
+        except secrets.SecretsRefused as error:
+            raise ValueError("no secrets") from error
     try:
         return Execution(body=body, **values)
     except TypeError as error:

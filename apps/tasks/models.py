@@ -23,6 +23,8 @@ class TaskExecutionRevision(models.Model):
     execution_template = models.TextField()
     # Of the template, for starts: the key of the labels that a worker must have (apps.tasks.placement).
     requires = models.CharField(max_length=1024, blank=True, default="")
+    # Of the template, for starts: whether it names secrets, which takes a right of its own.
+    uses_secrets = models.BooleanField(default=False)
     context_ref = models.CharField(max_length=512)
     content_digest = models.CharField(max_length=64)
     created_at = fields.created_at()
@@ -116,6 +118,23 @@ class Task(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class TaskSecret(models.Model):
+    """That a task's present revision names a secret: who is concerned when one is disabled."""
+
+    id = fields.IdField()
+    task = models.ForeignKey(Task, on_delete=models.PROTECT, related_name="+", db_index=False)
+    project_id = models.CharField(max_length=128)
+    secret_name = models.CharField(max_length=128)
+
+    class Meta:
+        db_table = "task_secrets"
+        indexes = [models.Index(fields=["project_id", "secret_name", "task"], name="task_secret_users")]
+        constraints = [models.UniqueConstraint(fields=["task", "secret_name"], name="task_secret_key")]
+
+    def __str__(self) -> str:
+        return self.secret_name
 
 
 class SavedView(models.Model):

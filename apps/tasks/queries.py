@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.db.models import BooleanField, Q, QuerySet
+from django.db.models import BooleanField, Count, Q, QuerySet
 from django.db.models.expressions import RawSQL
 
 from apps.core import db, ids, pages
@@ -15,7 +15,7 @@ from apps.projects.queries import attach
 from apps.tasks import revisions
 from apps.tasks.documents import RevisionView, TaskView
 from apps.tasks.errors import RevisionCorrupt
-from apps.tasks.models import Task, TaskExecutionRevision
+from apps.tasks.models import Task, TaskExecutionRevision, TaskSecret
 from apps.tasks.revisions import Revision
 from apps.vault import recipes
 
@@ -123,6 +123,21 @@ def revision_page(
     return pages.Page(
         [RevisionView(task, item, environments[item.context_ref]) for item in verified], found.next_cursor
     )
+
+
+def secret_users(project_id: str, names: Collection[str]) -> dict[str, int]:
+    """How many tasks that are not archived name each of the secrets; one query."""
+    rows = TaskSecret.objects.filter(
+        project_id=project_id, secret_name__in=list(names), task__archived_at=None
+    ).order_by()
+    return dict(rows.values_list("secret_name").annotate(Count("task")))
+
+
+def users_of_secret(project_id: str, name: str, limit: int = pages.DEFAULT_LIMIT) -> list[Task]:
+    """The tasks that are not archived and name a secret, by name, the first of them."""
+    using = TaskSecret.objects.filter(project_id=project_id, secret_name=name).values("task_id")
+    rows = Task.objects.filter(pk__in=using, archived_at=None)
+    return list(rows.select_related("project").order_by("name", "pk")[:limit])
 
 
 def slugs_like(project_id: str, base: str) -> set[str]:

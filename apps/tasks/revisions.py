@@ -98,6 +98,7 @@ def insert(revision: Revision) -> tuple[Literal["inserted", "idempotent"], UUID]
         executor_type=revision.executor_type,
         execution_template=revision.template,
         requires=revision.execution.requires,
+        uses_secrets=bool(revision.execution.secrets),
         context_ref=revision.context_ref,
         content_digest=revision.digest,
         created_at=revision.created_at,
@@ -146,6 +147,8 @@ def read(row: TaskExecutionRevision) -> Revision:
         raise RevisionCorrupt(reason="not canonical")
     if execution.requires != row.requires:
         raise RevisionCorrupt(reason="requires")
+    if bool(execution.secrets) != row.uses_secrets:
+        raise RevisionCorrupt(reason="secrets")
     if not _DIGEST.fullmatch(row.content_digest) or not hmac.compare_digest(
         revision.digest, row.content_digest
     ):

@@ -20,13 +20,15 @@ from apps.core.db import write_transaction
 from apps.core.errors import Forbidden, InvalidInput, NotFound, VersionConflict
 from apps.projects import policy
 from apps.projects.policy import Grant
-from apps.tasks import queries, revisions, slugs, validation
+from apps.tasks import queries, revisions, secrets, slugs, validation
 from apps.tasks.documents import TaskView
 from apps.tasks.errors import SlugTaken, TaskArchived
 from apps.tasks.execution import LOCAL_PROCESS, Execution
-from apps.tasks.models import Task
+from apps.tasks.models import Task, TaskSecret
 from apps.tasks.revisions import Revision
-from apps.vault import recipes
+from apps.tasks.secrets import SecretUses
+from apps.vault import recipes, resolving
+from apps.vault.errors import SecretDisabled
 
 # Noted with the task's id after every change, for whoever keeps something that follows from it.
 CHANGED = "task.changed"
@@ -36,6 +38,7 @@ READ_ONLY = (
 _COLUMNS = ("name", "description", "pinned", "labels", "priority", "concurrency", "max_parallel", "retry")
 _EXECUTION = (
     "work_dir", "timeout_ms", "kill_grace_ms", "log_quota_bytes", "before", "after", "requires", "limits",
+    "secrets",
 )  # fmt: skip
 _SLUG_TRIES = 5
 
@@ -53,7 +56,7 @@ class TaskDraft:
     script: Mapping[str, Any] | None = field(default=None, repr=False)
     work_dir: str | None = None
     env: Mapping[str, str] | None = field(default=None, repr=False)
-    secrets: Mapping[str, str] | None = field(default=None, repr=False)
+    secrets: Mapping[str, Any] | None = field(default=None, repr=False)
     before: str | None = field(default=None, repr=False)
     after: str | None = field(default=None, repr=False)
     timeout_ms: int | None = None
@@ -85,7 +88,7 @@ class TaskDraft:
         return cls(**data)
 
     def cleaned(self) -> dict[str, Any]:
-        """All fields checked; raises InvalidInput or NotAvailable."""
+        """All fields checked; raises InvalidInput."""
         values = validation.clean({item.name: getattr(self, item.name) for item in fields(self)})
         if validation.body_of(values) is None:
             raise InvalidInput.field(
@@ -102,7 +105,8 @@ def create_task(
     """Makes a task with its first revision; needs `task.create`. `example` marks one of the first minute, `key` is
     a digest under which no second one is made (`queries.made_by`).
 
-    Raises InvalidInput, NotAvailable, SlugTaken and what `policy.confirm` raises.
+    A task that names secrets needs `secret.use` too. Raises InvalidInput, SecretDisabled, SlugTaken and what
+    `policy.confirm` raises.
     """
     _begin(grant, "task.create")
     values = draft.cleaned()
@@ -111,7 +115,8 @@ def create_task(
     execution = Execution(body=body, **{name: values[name] for name in _EXECUTION})
     columns = {name: values[name] for name in (*_COLUMNS, "enabled")}
     columns |= {"example": example, "creation_key": key}
-    context_ref = recipes.publish(recipes.from_environment(values["env"]))
+    _check_secrets(grant, values["env"], execution.secrets, ())
+    context_ref = recipes.publish(secrets.bindings(grant.project_id, values["env"], execution.secrets))
     task = _insert(grant, columns, execution, context_ref, slug=values["slug"])
     _record(grant, "task.created", task, {"slug": task.slug})
     return task
@@ -123,8 +128,9 @@ def update_task(grant: Grant, task_id: Any, version: int, changes: Mapping[str, 
 
     A body field replaces the other two; fields that keep their value change nothing, and where nothing changes
     the version stays. What is executed gets a new revision when it changes. An example that somebody changes in
-    more than its pin is an example no longer. Raises NotFound, VersionConflict,
-    TaskArchived, InvalidInput, NotAvailable, SlugTaken and what `policy.confirm` raises.
+    more than its pin is an example no longer. What is executed of a task that names secrets changes only with
+    `secret.use`: whoever writes the script reads the values. Raises NotFound, VersionConflict, TaskArchived,
+    InvalidInput, SecretDisabled, SlugTaken and what `policy.confirm` raises.
     """
     _begin(grant, "task.update")
     task = _locked(grant, task_id, version)
@@ -139,7 +145,9 @@ def update_task(grant: Grant, task_id: Any, version: int, changes: Mapping[str, 
     now = clock.now()
     if revision is not view.revision or env != view.env:
         # The recipe first: a revision must never name one that is not there (secrets-and-artifacts.md §4.2).
-        context_ref = recipes.publish(recipes.from_environment(env))
+        named = revision.execution.secrets
+        _check_secrets(grant, env, named, view.revision.execution.secrets)
+        context_ref = recipes.publish(secrets.bindings(grant.project_id, env, named))
         columns["revision_id"] = _next_revision(
             view, replace(revision, context_ref=context_ref, created_at=now)
         )
@@ -151,6 +159,7 @@ def update_task(grant: Grant, task_id: Any, version: int, changes: Mapping[str, 
             cas.update(rows, version=version, updated_at=now, **columns)
     except IntegrityError as error:
         raise _slug_taken(error) from None
+    _note_secrets(task, view.revision.execution.secrets, revision.execution.secrets)
     _record(grant, "task.updated", task, {"fields": changed})
     return Task.objects.select_related("project", "revision").get(pk=task.pk)
 
@@ -160,7 +169,7 @@ def reuse_revision(grant: Grant, task_id: Any, version: int, task_revision: str)
     """Makes a new revision that executes what an older one did; needs `task.update`.
 
     Where the task executes that already nothing changes. Raises NotFound, VersionConflict, TaskArchived,
-    RevisionCorrupt and what `policy.confirm` raises.
+    SecretDisabled, RevisionCorrupt and what `policy.confirm` raises.
     """
     _begin(grant, "task.update")
     task = _locked(grant, task_id, version)
@@ -168,10 +177,13 @@ def reuse_revision(grant: Grant, task_id: Any, version: int, task_revision: str)
     changed = sorted(_differences(view, old.revision, old.env))
     if not changed:
         return task
+    before, after = view.revision.execution.secrets, old.revision.execution.secrets
+    _check_secrets(grant, old.env, after, before)
     now = clock.now()
     wanted = replace(old.revision, created_at=now, created_by=grant.actor.pair)
     columns = {"revision_id": _next_revision(view, wanted), "example": None}
     cas.update(Task.objects.filter(pk=task.pk), version=version, updated_at=now, **columns)
+    _note_secrets(task, before, after)
     _record(grant, "task.updated", task, {"fields": changed, "from_revision": task_revision})
     return Task.objects.select_related("project", "revision").get(pk=task.pk)
 
@@ -180,11 +192,12 @@ def reuse_revision(grant: Grant, task_id: Any, version: int, task_revision: str)
 def copy_task(grant: Grant, task_id: Any) -> Task:
     """Makes a task that executes the same, without the triggers of the first; needs `task.create`.
 
-    Raises NotFound, RevisionCorrupt and what `policy.confirm` raises.
+    Raises NotFound, SecretDisabled, RevisionCorrupt and what `policy.confirm` raises.
     """
     _begin(grant, "task.create")
     source = _task(grant, task_id)
     revision = revisions.read(source.revision)
+    _check_secrets(grant, {}, revision.execution.secrets, ())
     columns = {name: getattr(source, name) for name in (*_COLUMNS, "enabled")}
     columns["name"] = _("%(name)s (copy)") % {"name": source.name[:200]}
     columns["pinned"] = False
@@ -257,7 +270,33 @@ def _insert(
             # A made-up name may have been taken this moment by another creator of the same name.
             if slug is not None or attempt == _SLUG_TRIES - 1:
                 raise _slug_taken(error) from None
-    return _task(grant, task_id)
+    task = _task(grant, task_id)
+    _note_secrets(task, (), execution.secrets)
+    return task
+
+
+def _check_secrets(grant: Grant, env: Mapping[str, str], named: SecretUses, before: SecretUses) -> None:
+    """What a revision that names secrets takes: the right to use them, and none anew that is disabled."""
+    if not named:
+        return
+    policy.confirm_secret_use(grant)
+    clash = secrets.clash(env, named)
+    if clash is not None:
+        raise InvalidInput.field("secrets", clash)
+    fresh = secrets.names(named) - secrets.names(before)
+    if fresh and resolving.disabled(grant.project_id, fresh):
+        raise SecretDisabled
+
+
+def _note_secrets(task: Task, before: SecretUses, after: SecretUses) -> None:
+    """Keeps the list of who uses which secret."""
+    old, new = secrets.names(before), secrets.names(after)
+    if old - new:
+        TaskSecret.objects.filter(task=task, secret_name__in=old - new).delete()
+    if new - old:
+        TaskSecret.objects.bulk_create(
+            TaskSecret(task=task, project_id=task.project_id, secret_name=name) for name in sorted(new - old)
+        )
 
 
 def _next_revision(view: TaskView, wanted: Revision) -> Any:

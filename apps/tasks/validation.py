@@ -8,7 +8,7 @@ a process at 128 KiB; `work_dir` 1,024 bytes.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -17,8 +17,7 @@ from django.utils.translation import gettext_lazy as _
 
 from apps.core import ids
 from apps.core.errors import InvalidInput
-from apps.tasks import limits, placement, retry
-from apps.tasks.errors import NotAvailable
+from apps.tasks import limits, placement, retry, secrets
 from apps.tasks.execution import (
     DEFAULT_GRACE_MS,
     DEFAULT_LOG_QUOTA,
@@ -31,6 +30,7 @@ from apps.tasks.execution import (
 from apps.tasks.limits import Limits
 from apps.tasks.models import MAX_PARALLEL, Task
 from apps.tasks.retry import RetryRule, RuleRefused
+from apps.tasks.secrets import SecretUses
 from apps.vault import recipes
 
 MAX_SOURCE = 1_048_576
@@ -68,11 +68,10 @@ def clean(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values in their stored form, every one checked; null becomes the default of its field.
 
     Of the three body fields those that are null are dropped. Raises InvalidInput with a sentence for each
-    wrong field, or NotAvailable where all that is wrong is a field of a later work order.
+    wrong field.
     """
     cleaned: dict[str, Any] = {}
     wrong: dict[str, list[str | Promise]] = {}
-    later: dict[str, list[str | Promise]] = {}
     for name, value in values.items():
         rule = RULES.get(name)
         try:
@@ -82,14 +81,10 @@ def clean(values: Mapping[str, Any]) -> dict[str, Any]:
                 cleaned[name] = rule(value)
         except Refused as refused:
             wrong[printable(name)] = [refused.sentence]
-        except NotAvailable as refused:
-            later[name] = [refused.detail]
     if sum(name in cleaned for name in BODY_FIELDS) > 1:
         wrong["command"] = [_("Give exactly one of command, shell and script.")]
     if wrong:
         raise InvalidInput(fields=wrong)
-    if later:
-        raise NotAvailable(fields=later)
     return cleaned
 
 
@@ -271,22 +266,14 @@ def _limits(value: Any) -> Limits:
         raise Refused(refused.sentence) from None
 
 
-def _only(defaults: Iterable[Any]) -> Rule:
-    """A field of a later work order: its default, or NotAvailable."""
-    known = list(defaults)
-
-    def rule(value: Any) -> None:
-        if not isinstance(value, Mapping):
-            raise Refused(_("An object is expected."))
-        if not any(_equal(value, default) for default in known):
-            raise NotAvailable
-
-    return _default(None, rule)
-
-
-def _equal(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
-    """Equal as JSON: true is not 1."""
-    return left == right and all(type(left[name]) is type(right[name]) for name in right)
+def _secrets(value: Any) -> SecretUses:
+    try:
+        uses = secrets.read(value)
+    except secrets.SecretsRefused as refused:
+        raise Refused(refused.sentence) from None
+    if any({use.variable, use.variable + secrets.FILE} & RESERVED_NAMES for use in uses):
+        raise Refused(_("The panel itself sets one of these names for every run."))
+    return uses
 
 
 RULES: dict[str, Rule] = {
@@ -299,7 +286,7 @@ RULES: dict[str, Rule] = {
     "script": _script,
     "work_dir": _default(None, _work_dir),
     "env": _default({}, _environment),
-    "secrets": _only([{}]),
+    "secrets": _default((), _secrets),
     "before": _default(None, _hook),
     "after": _default(None, _hook),
     "timeout_ms": _default(None, _whole(1_000, MAX_TIMEOUT_MS)),

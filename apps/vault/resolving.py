@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from django.db.models import QuerySet
 
 from apps.core.errors import InvalidInput
 from apps.vault import envelopes, keyring, providers, references
@@ -36,9 +39,10 @@ def resolve(project_id: str, texts: Sequence[str]) -> list[str] | None:
         return [_open(one, keys) for one in present]
 
 
-def disabled(project_id: str, names: Iterable[str]) -> list[str]:
-    """Those of the names that must not be used now; one query."""
-    rows = Secret.objects.filter(project_id=project_id, name__in=set(names), disabled_at__isnull=False)
+def disabled(project_id: str, names: Iterable[str] | QuerySet[Any, Any]) -> list[str]:
+    """Those of the names that must not be used now; one query, of which names that lie in the database are a part."""
+    wanted = names if isinstance(names, QuerySet) else set(names)
+    rows = Secret.objects.filter(project_id=project_id, name__in=wanted, disabled_at__isnull=False)
     return sorted(rows.values_list("name", flat=True))
 
 

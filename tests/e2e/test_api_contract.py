@@ -118,11 +118,6 @@ def test_values_out_of_bounds(api: Api, field: str, value: Any) -> None:
     assert any(name == field or name.startswith(f"{field}.") for name in found), found
 
 
-def test_what_is_not_there_yet(api: Api) -> None:
-    body = {"name": "x", "shell": "true", "secrets": {"A": "a"}}
-    problem(api.call("POST", TASKS, body), 400, "not_available")
-
-
 def test_exactly_one_body(api: Api) -> None:
     problem(api.call("POST", TASKS, {"name": "x"}), 400, "invalid")
     problem(api.call("POST", TASKS, {"name": "x", "shell": "a", "command": ["b"]}), 400, "invalid")

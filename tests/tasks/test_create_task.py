@@ -13,7 +13,7 @@ from apps.core.errors import Forbidden, InvalidInput
 from apps.projects.errors import ProjectArchived
 from apps.projects.models import Project
 from apps.tasks import services
-from apps.tasks.errors import NotAvailable, SlugTaken
+from apps.tasks.errors import SlugTaken
 from apps.tasks.models import Task, TaskExecutionRevision
 from tests.tasks.kit import document, grant, make
 
@@ -139,13 +139,6 @@ def test_more_than_one_place_needs_parallel() -> None:
         with pytest.raises(InvalidInput) as caught:
             make(concurrency=concurrency, max_parallel=2)
         assert "max_parallel" in caught.value.fields
-
-
-def test_later_work_is_not_available() -> None:
-    with pytest.raises(NotAvailable) as caught:
-        make(secrets={"PGPASSWORD": "pg-password"})
-    assert (caught.value.status, caught.value.code) == (400, "not_available")
-    assert list(caught.value.fields) == ["secrets"]
 
 
 @pytest.mark.parametrize(

@@ -70,11 +70,6 @@ def test_d15_what_no_process_can_get_is_refused_by_name(owner: Api) -> None:
         assert (answer.status_code, list(answer.json()["errors"])) == (400, ["_"])
 
 
-def test_later_work(owner: Api) -> None:
-    answer = owner("POST", URL, {"name": "a", "shell": "b", "secrets": {"A": "b"}})
-    assert (answer.status_code, answer.json()["code"]) == (400, "not_available")
-
-
 def test_change(owner: Api) -> None:
     task = make(slug="one")
     current = owner("GET", f"{URL}/one").json()

@@ -11,7 +11,7 @@ from apps.audit.models import AuditEntry
 from apps.core import clock, ids, participants
 from apps.core.errors import Forbidden, InvalidInput, NotFound, VersionConflict
 from apps.tasks import revisions, services
-from apps.tasks.errors import NotAvailable, SlugTaken, TaskArchived
+from apps.tasks.errors import SlugTaken, TaskArchived
 from apps.tasks.models import Task, TaskExecutionRevision
 from tests.tasks.kit import change, document, grant, make
 
@@ -127,11 +127,6 @@ def test_what_cannot_be_changed_names_its_field(field: str, value: Any) -> None:
     with pytest.raises(InvalidInput) as caught:
         change(task, **{field: value})
     assert list(caught.value.fields) == [field]
-
-
-def test_later_work_is_not_available() -> None:
-    with pytest.raises(NotAvailable):
-        change(make(), secrets={"A": "b"})
 
 
 def test_version_owner_and_state_are_checked() -> None:

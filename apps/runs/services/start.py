@@ -26,7 +26,9 @@ from apps.runs.queries import find_by_key
 from apps.runs.services import places, retrying
 from apps.runs.services.cancel import cancel_locked
 from apps.runs.services.writes import RunEvents
-from apps.tasks.models import Task
+from apps.tasks.models import Task, TaskSecret
+from apps.vault import resolving
+from apps.vault.errors import SecretDisabled
 
 CLUSTER = "runs"
 MAX_KEY = 255
@@ -83,7 +85,8 @@ def start_run(
 
     `input` and `args` together have at most 64 KiB as canonical JSON; `priority` is -1,000 … 1,000 and defaults
     to the task's; a key is 1–255 characters and counts within the project. Raises InvalidInput,
-    IdempotencyKeyInvalid, NotFound, TaskArchived, TaskDisabled, IdempotencyKeyReused or the policy's errors.
+    IdempotencyKeyInvalid, NotFound, TaskArchived, TaskDisabled, SecretDisabled, IdempotencyKeyReused or the policy's
+    errors.
     """
     if idempotency_key is not None and not ids.is_text_id(idempotency_key, MAX_KEY):
         raise IdempotencyKeyInvalid
@@ -131,6 +134,7 @@ def _start(wish: Wish, task_id: UUID) -> Started | Skipped:
         raise TaskArchived
     if not task.enabled:
         raise TaskDisabled
+    _check_secrets(wish.grant, task)
     now = clock.now()
     if task.concurrency == Task.Concurrency.SKIP and (blocking := places.oldest_holder(task)):
         skip = skipped(wish, task, blocking.pk, now)
@@ -157,6 +161,20 @@ def _start(wish: Wish, task_id: UUID) -> Started | Skipped:
     if not run.holds_place:
         places.hand_on_after_commit([task.pk])
     return Started(run)
+
+
+def _check_secrets(grant: Grant, task: Task) -> None:
+    """A start of a task that names secrets takes `secret.use`, and none of them may be disabled.
+
+    What starts by itself is not refused here: its run is made and fails, so that there is something to be seen.
+    """
+    if not task.revision.uses_secrets:
+        return
+    policy.confirm_secret_use(grant)
+    if grant.fence is not None and resolving.disabled(
+        task.project_id, TaskSecret.objects.filter(task=task).values_list("secret_name", flat=True)
+    ):
+        raise SecretDisabled
 
 
 def _replay(wish: Wish) -> Started | None:

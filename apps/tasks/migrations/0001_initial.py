@@ -27,6 +27,7 @@ class Migration(migrations.Migration):
                 ('executor_type', models.CharField(max_length=64)),
                 ('execution_template', models.TextField()),
                 ('requires', models.CharField(blank=True, default='', max_length=1024)),
+                ('uses_secrets', models.BooleanField(default=False)),
                 ('context_ref', models.CharField(max_length=512)),
                 ('content_digest', models.CharField(max_length=64)),
                 ('created_at', models.DateTimeField(default=apps.core.clock.now, editable=False)),
@@ -66,6 +67,20 @@ class Migration(migrations.Migration):
                 'db_table': 'tasks',
                 'indexes': [models.Index(fields=['project', 'created_at', 'id'], name='task_project_created'), models.Index(models.F('project'), models.OrderBy(models.F('pinned'), descending=True), models.OrderBy(models.F('enabled'), descending=True), models.OrderBy(models.F('created_at'), descending=True), models.OrderBy(models.F('id'), descending=True), name='task_project_panel_order'), models.Index(models.F('project'), django.db.models.functions.text.Lower('name'), models.F('id'), name='task_project_name'), models.Index(condition=models.Q(('archived_at__isnull', True), ('example__isnull', False)), fields=['project', 'example'], name='task_project_example')],
                 'constraints': [models.UniqueConstraint(condition=models.Q(('archived_at__isnull', True)), fields=('project', 'slug'), name='task_project_slug'), models.UniqueConstraint(condition=models.Q(('creation_key__isnull', False)), fields=('project', 'creation_key'), name='task_creation_key'), models.CheckConstraint(condition=models.Q(('concurrency__in', ['queue', 'skip', 'replace', 'parallel'])), name='task_concurrency_check'), models.CheckConstraint(condition=models.Q(('max_parallel__gte', 1), ('max_parallel__lte', 1024)), name='task_max_parallel_check'), models.CheckConstraint(condition=models.Q(('version__gte', 1)), name='task_version_check')],
+            },
+        ),
+        migrations.CreateModel(
+            name='TaskSecret',
+            fields=[
+                ('id', apps.core.fields.IdField(default=apps.core.ids.uuid7, editable=False, primary_key=True, serialize=False)),
+                ('project_id', models.CharField(max_length=128)),
+                ('secret_name', models.CharField(max_length=128)),
+                ('task', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tasks.task')),
+            ],
+            options={
+                'db_table': 'task_secrets',
+                'indexes': [models.Index(fields=['project_id', 'secret_name', 'task'], name='task_secret_users')],
+                'constraints': [models.UniqueConstraint(fields=('task', 'secret_name'), name='task_secret_key')],
             },
         ),
         migrations.CreateModel(

@@ -1,7 +1,8 @@
 """Making, changing and deleting triggers; each is one transaction with its audit entry (api.md, "Trigger").
 
-Whoever does it needs `task.update` and `run.start`: these rights are checked now, and the schedule fires later as
-`system/scheduler`. Everything is written under the lock of the task, as the scheduler does.
+Whoever does it needs `task.update` and `run.start`, and `secret.use` where the task names secrets: these rights are
+checked now, and the schedule fires later as `system/scheduler`.
+Everything is written under the lock of the task, as the scheduler does.
 """
 
 from __future__ import annotations
@@ -158,6 +159,8 @@ def _task(grant: Grant, start: Grant, task_id: UUID, *, archived_too: bool = Fal
         raise NotFound
     if task.archived_at is not None and not archived_too:
         raise TaskArchived
+    if not archived_too and task.revision.uses_secrets:
+        policy.confirm_secret_use(start)
     return task
 
 

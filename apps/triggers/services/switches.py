@@ -90,9 +90,11 @@ def set_task_enabled(
 def archive_task(grant: Grant, task_id: UUID, version: int) -> Task:
     """Archives a task: its queued runs are cancelled, its history stays, its short name is free again.
 
-    Raises NotFound, VersionConflict and TaskArchived.
+    One that names secrets needs `secret.use` too. Raises NotFound, VersionConflict, TaskArchived and Forbidden.
     """
     task = _locked(grant, task_id, version)
+    if task.revision.uses_secrets:
+        policy.confirm_secret_use(grant)
     now = clock.now()
     cas.update(Task.objects.filter(pk=task.pk), version=version, archived_at=now, updated_at=now)
     _switched(grant, "archived", task.pk)
