@@ -97,6 +97,7 @@ class LogPaths:
     log: str
     fact: str
     fact_temporary: str
+    places: str
 
 
 def log_paths(root: str, log_artifact_id: str) -> LogPaths:
@@ -111,6 +112,7 @@ def log_paths(root: str, log_artifact_id: str) -> LogPaths:
         log=f"{shard}/{log_artifact_id}.log",
         fact=f"{shard}/.{log_artifact_id}.log.truncated.json",
         fact_temporary=f"{shard}/.{log_artifact_id}.log.truncated.tmp",
+        places=f"{shard}/.{log_artifact_id}.log.masked",
     )
 
 

@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 
 from apps.artifacts.facts import ensure_private_directory, sync_directory, write_all
@@ -166,13 +167,16 @@ class AttemptFolder:
 
     def write_fact(self, name: str, value: dict[str, object]) -> None:
         """Write a small JSON file atomically and synced, replacing an older one. OSError from the system."""
+        self._write(name, json.dumps(value, separators=(",", ":")).encode())
+
+    def _write(self, name: str, data: bytes) -> None:
         temporary = f"{self.path}/.{name}.tmp"
         with suppress(FileNotFoundError):
             os.unlink(temporary)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(temporary, flags, 0o600)
         try:
-            write_all(descriptor, json.dumps(value, separators=(",", ":")).encode())
+            write_all(descriptor, data)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -196,6 +200,22 @@ class AttemptFolder:
             finally:
                 os.close(descriptor)
 
+    def mask_output(self, masked: Callable[[bytes], bytes]) -> None:
+        """Take secrets out of what the script left as its output; OSError. One too large to be kept is left alone."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            descriptor = os.open(f"{self.path}/{OUTPUT}", flags)
+        except FileNotFoundError:
+            return
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return
+            data = _read_output(descriptor)
+        finally:
+            os.close(descriptor)
+        if len(data) <= OUTPUT_BYTES_MAX and (text := masked(data)) != data:
+            self._write(OUTPUT, text)
+
     def _take_output(self, uid: int) -> None:
         """Copy the output to where the script cannot reach it; OSError.
 
@@ -215,9 +235,7 @@ class AttemptFolder:
             if not stat.S_ISREG(found.st_mode) or found.st_uid != uid:
                 os.mkdir(f"{self.path}/{OUTPUT}")
                 return
-            data = b""
-            while len(data) <= OUTPUT_BYTES_MAX and (chunk := os.read(descriptor, OUTPUT_BYTES_MAX + 1)):
-                data += chunk
+            data = _read_output(descriptor)
         finally:
             os.close(descriptor)
         create_file(f"{self.path}/{OUTPUT}", data[: OUTPUT_BYTES_MAX + 1])
@@ -234,6 +252,14 @@ class AttemptFolder:
     def _release(self) -> None:
         os.close(self._descriptor)
         self._descriptor = -1
+
+
+def _read_output(descriptor: int) -> bytes:
+    """A byte more than may be kept at most, so that it shows."""
+    data = b""
+    while len(data) <= OUTPUT_BYTES_MAX and (chunk := os.read(descriptor, OUTPUT_BYTES_MAX + 1)):
+        data += chunk
+    return data
 
 
 def needs_file(spec: LaunchSpec) -> bool:

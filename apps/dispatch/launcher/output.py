@@ -1,7 +1,7 @@
-"""The log of one attempt: bytes as the script wrote them, up to the quota (secrets-and-artifacts §5.3).
+"""The log of one attempt: what the script wrote but for its secrets, up to the quota (secrets-and-artifacts §5.3).
 
 The script is never made to wait for the log and never sees it fail: what cannot be kept is counted and
-dropped. The quota is exact to the byte.
+dropped. The quota is exact to the byte, and counts what is written, marks included.
 """
 # Why not pathlib: flags and modes that pathlib does not offer; the shim also stays small without it.
 # ruff: noqa: PTH108
@@ -14,30 +14,23 @@ import os
 import stat
 from contextlib import suppress
 
+from apps.artifacts import places
 from apps.artifacts.facts import LogPaths, ensure_private_directory, log_paths
 from apps.dispatch.launcher.files import PrepareError
-from apps.dispatch.launcher.spec import LogSpec
+from apps.dispatch.launcher.masker import MARK, Masker, Piece
+from apps.dispatch.launcher.spec import LaunchSpec
 
 READ_BYTES = 256 * 1024
 # Reads in one turn before signals and timers are looked at again: 4 MiB, a few milliseconds.
 READS_PER_TURN = 16
 
 
-class PassThrough:
-    """The place of the masker: every byte of output passes `feed`, the rest it held back `flush`."""
-
-    def feed(self, chunk: memoryview) -> memoryview:
-        return chunk
-
-    def flush(self) -> bytes:
-        return b""
-
-
 class LogSink:
     """Appends to the attempt's log file within its quota and counts what came."""
 
-    def __init__(self, log: LogSpec) -> None:
+    def __init__(self, spec: LaunchSpec) -> None:
         """Open or continue the log. PrepareError for an unsafe or over-full file, OSError otherwise."""
+        log = spec.log
         self.paths: LogPaths = log_paths(log.root, log.artifact_id)
         ensure_private_directory(log.root)
         ensure_private_directory(self.paths.shard)
@@ -50,7 +43,12 @@ class LogSink:
         if found.st_size > log.max_bytes:
             os.close(self._descriptor)
             raise PrepareError("log_quota_exceeded", "the log is over its quota already")
-        self._filter = PassThrough()
+        self._masker: Masker | None = None
+        if spec.mask:
+            self._masker = Masker(spec.mask, spec.engine)
+            self._mark_at = 0
+            self._notebook = places.Notebook(log.root, log.artifact_id, self._masker.names)
+        self._max_bytes = log.max_bytes
         self._room = log.max_bytes - found.st_size
         self._line_open = False
         self.bytes_seen = 0
@@ -62,12 +60,51 @@ class LogSink:
         """Take output of the script; never raises and never blocks on a full disk."""
         self.bytes_seen += len(chunk)
         self._line_open = chunk[-1] != 10
-        self._keep(self._filter.feed(chunk))
+        if self._masker is None or not self._room:
+            self._keep(chunk)
+        else:
+            self._let_out(self._masker.feed(chunk))
 
     def say(self, text: str) -> None:
         """Add a line of our own, on a line of its own."""
         line = f"qinglong: {text}\n".encode("utf-8", "backslashreplace")
         self.feed(memoryview(b"\n" + line if self._line_open else line))
+
+    def say_what_shows(self) -> None:
+        """Names the secrets that are too short or too plain to be masked, where there are any."""
+        if self._masker is not None and self._masker.refused:
+            names = ", ".join(self._masker.refused)
+            self.say(
+                f"too short or too plain to be masked, and so readable here where it is printed: {names}"
+            )
+
+    def masked(self, data: bytes) -> bytes:
+        """Something else that the script left, with its secrets taken out."""
+        if self._masker is None:
+            return data
+        text, numbers = self._masker.whole(data)
+        self._notebook.note([(places.IN_OUTPUT, number) for number in numbers])
+        return text
+
+    def _let_out(self, pieces: list[Piece]) -> None:
+        parts: list[memoryview | bytes] = []
+        noted = []
+        at = self._max_bytes - self._room
+        for piece in pieces:
+            if isinstance(piece, memoryview):
+                parts.append(piece)
+                at += len(piece)
+                continue
+            new, number = piece
+            if new:
+                self._mark_at = at
+                parts.append(MARK)
+                at += len(MARK)
+            if self._mark_at < self._max_bytes:
+                noted.append((self._mark_at, number))
+        if noted:
+            self._notebook.note(noted)
+        self._keep(memoryview(parts[0] if len(parts) == 1 else b"".join(parts)))
 
     def _keep(self, chunk: memoryview) -> None:
         if len(chunk) > self._room:
@@ -85,10 +122,10 @@ class LogSink:
             chunk = chunk[written:]
 
     def close(self) -> None:
-        """Write what the filter held back, sync and close."""
-        rest = self._filter.flush()
-        if rest:
-            self._keep(memoryview(rest))
+        """Write what the masker held back, sync and close."""
+        if self._masker is not None:
+            self._let_out(self._masker.flush())
+            self._notebook.close()
         try:
             if self.bytes_written:
                 os.fsync(self._descriptor)

@@ -95,7 +95,7 @@ def _prepare(
         # Unless somebody said that it shall not start, whoever finds the folder has to know that it did not.
         undo.append(lambda: folder.remove() if channel.open or loop.stop_cause else folder.leave())
         folder.prepare(spec)
-        sink = LogSink(spec.log)
+        sink = LogSink(spec)
         undo.append(sink.discard)
         reservation = ReceiptStore(spec.receipts_root).reserve(spec.attempt_id)
         undo.append(reservation.discard)
@@ -222,6 +222,7 @@ class Run:
     def _light(self) -> bool:
         return (
             self._cause is None
+            and not self._spec.mask  # what it knew stays in its memory until it ends
             and self._loop.stop_cause is None
             and self._loop.childless
             and self._channel.open
@@ -252,6 +253,7 @@ class Run:
     def _phases(self) -> int | None:
         """Exit code of the body, or None when a stop or the deadline came first."""
         spec = self._spec
+        self._sink.say_what_shows()
         try:
             self._starter.get_ready()
         except CannotStart as error:
@@ -396,13 +398,13 @@ class Run:
         self._collected = True
         try:
             # Loaded by the few that need it; their shims end with their run.
-            from apps.dispatch.launcher.collecting import collect
+            from apps.dispatch.launcher.collecting import collect, lines
 
             found = collect(self._spec, self._folder.files)
         except Exception as error:
             self._sink.say(f"what was left in QINGLONG_ARTIFACTS could not be kept ({type(error).__name__})")
             return fact
-        for line in found.lines():
+        for line in lines(found):
             self._sink.say(line)
         return {**(fact or {"schema_version": 1}), "files": found.fact()}
 
@@ -425,6 +427,9 @@ class Run:
         """
         spec, sink, folder = self._spec, self._sink, self._folder
         folder.sync_output()
+        if spec.mask:
+            with suppress(OSError):
+                folder.mask_output(sink.masked)
         sink.close()
         finished_at_ms = self._finished_at_ms
         with suppress(OSError, ArtifactFileError):

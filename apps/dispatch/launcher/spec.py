@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from apps.artifacts.facts import LOG_BYTES_MAX, LOG_BYTES_MIN, SAFE_INTEGER_MAX, is_artifact_id, is_uuid7
+from apps.artifacts.places import NAMES_MAX
+from apps.dispatch.launcher.anchors import engine_folder
 from apps.dispatch.receipts import is_token
 
 # The largest task that may be saved, with every character of it escaped.
@@ -98,7 +100,7 @@ class LaunchSpec:
 
     `attempt_dir` is also the script's TMPDIR, or holds it where the script has another user. Without `input` the
     script reads the node's one empty input. `mask` pairs the name of each secret that the script is given with its
-    value, at most 256 of them; log and facts may show the name, never the value.
+    value, at most 256 of them; log and facts may show the name, never the value. `engine` comes with it (anchors.py).
     """
 
     run_id: str
@@ -118,6 +120,7 @@ class LaunchSpec:
     grace_ms: int = 10_000
     input: str | None = field(default=None, repr=False)
     mask: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    engine: str | None = None
     run_as: RunAs | None = None
     limits: Limits | None = None
 
@@ -151,7 +154,7 @@ def _to_json(spec: LaunchSpec) -> dict[str, object]:
     if spec.limits is not None:
         plain["limits"] = {name: getattr(spec.limits, name) for name in LIMITS}
     if spec.mask:
-        plain["mask"] = spec.mask
+        plain["mask"] = {"secrets": spec.mask, "engine": spec.engine or engine_folder()}
     return plain
 
 
@@ -174,6 +177,7 @@ def parse(data: bytes) -> LaunchSpec:
             raise SpecError(f"{name} is not a UUIDv7")
     if not is_token(top["token"]):
         raise SpecError("token is ill-formed")
+    mask, engine = ((), None) if given["mask"] is None else _mask(given["mask"])
     return LaunchSpec(
         run_id=_text("run_id", top["run_id"]),
         attempt_id=_text("attempt_id", top["attempt_id"]),
@@ -191,7 +195,8 @@ def parse(data: bytes) -> LaunchSpec:
         deadline_at_ms=_optional_integer("deadline_at_ms", top["deadline_at_ms"], 0, SAFE_INTEGER_MAX),
         grace_ms=_integer("grace_ms", top["grace_ms"], 0, 3_600_000),
         input=None if top["input"] is None else _text("input", top["input"]),
-        mask=() if given["mask"] is None else _mask(given["mask"]),
+        mask=mask,
+        engine=engine,
         run_as=None if given["run_as"] is None else _run_as(given["run_as"]),
         limits=None if given["limits"] is None else _limits(given["limits"]),
     )
@@ -216,7 +221,6 @@ _TOP = (
     "receipts_root",
 )
 _OPTIONAL = ("run_as", "limits", "mask")
-MASKED_MAX = 256
 _LOG = ("root", "artifact_id", "max_bytes")
 _RUN_AS = ("uid", "gid", "groups", "home")
 LIMITS = ("cpu_seconds", "cpu_percent", "memory_bytes", "processes", "open_files")
@@ -301,13 +305,18 @@ def _log(value: object) -> LogSpec:
     )
 
 
-def _mask(value: object) -> tuple[tuple[str, str], ...]:
-    if not isinstance(value, list) or not 1 <= len(value) <= MASKED_MAX:
-        raise SpecError("mask has too few or too many entries")
-    pairs = [_texts("mask", pair) for pair in value]
+def _mask(value: object) -> tuple[tuple[tuple[str, str], ...], str | None]:
+    found = _fields("mask", value, ("secrets", "engine"))
+    secrets = found["secrets"]
+    if not isinstance(secrets, list) or not 1 <= len(secrets) <= NAMES_MAX:
+        raise SpecError("mask has too few or too many secrets")
+    pairs = [_texts("mask", pair) for pair in secrets]
     if not all(len(pair) == 2 for pair in pairs):
         raise SpecError("mask holds something else than pairs")
-    return tuple([(name, secret) for name, secret in pairs])
+    engine = found["engine"]
+    return tuple([(name, secret) for name, secret in pairs]), None if engine is None else _path(
+        "engine", engine
+    )
 
 
 def _run_as(value: object) -> RunAs:
