@@ -17,7 +17,10 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 from zoneinfo import ZoneInfo
 
-KNOWN = frozenset(
+from qinglong import retention
+from qinglong.retention import Retention
+
+KNOWN = retention.NAMES | frozenset(
     {
         "QINGLONG_HOME", "QINGLONG_BASE_URL", "QINGLONG_ALLOWED_HOSTS", "QINGLONG_TRUSTED_PROXIES",
         "QINGLONG_TIME_ZONE", "QINGLONG_LANGUAGE", "QINGLONG_PATH", "QINGLONG_NODE_LABELS", "QINGLONG_SLOTS",
@@ -68,6 +71,7 @@ class Environment:
     run_as: str | None
     metrics_token: str | None
     alerts: Alerts
+    retention: Retention
     debug: bool
 
 
@@ -106,6 +110,7 @@ def read(values: Mapping[str, str], default_home: Path) -> Environment:
             sweep_s=_number(values, "QINGLONG_ALERT_SWEEP_S", 180, 60, 86_400),
             disk_days=_number(values, "QINGLONG_ALERT_DISK_DAYS", 7, 1, 365),
         ),
+        retention=_retention(values),
         debug=values.get("QINGLONG_DEBUG") == "1",
     )
 
@@ -304,6 +309,13 @@ def _metrics_token(values: Mapping[str, str]) -> str | None:
             "QINGLONG_METRICS_TOKEN is 16 to 256 letters, digits and signs without spaces.",
         )
     return token
+
+
+def _retention(values: Mapping[str, str]) -> Retention:
+    try:
+        return retention.read(values)
+    except ValueError as error:
+        raise ConfigurationError("retention_invalid", str(error)) from error
 
 
 def _labels(values: Mapping[str, str]) -> dict[str, str]:

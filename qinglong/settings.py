@@ -31,6 +31,7 @@ NODE_LABELS = ENV.node_labels
 RUN_AS = ENV.run_as
 METRICS_TOKEN = ENV.metrics_token
 ALERTS = ENV.alerts
+RETENTION = ENV.retention
 
 SINGLE_SIGN_ON = single_sign_on.read(os.environ, BASE_URL)
 

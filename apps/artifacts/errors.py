@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.utils.translation import gettext_lazy as _
 
-from apps.core.errors import Corrupt, DomainError, Gone, NotFound, Unavailable
+from apps.core.errors import Conflict, Corrupt, DomainError, Gone, NotFound, Unavailable
 
 
 class CapacityUnavailable(Unavailable):
@@ -49,3 +49,22 @@ class RangeNotSatisfiable(DomainError):
     code = "range_not_satisfiable"
     status = 416
     message = _("The log has no such bytes.")
+
+
+class RetentionPageInvalid(Corrupt):
+    """A page of logs to be removed breaks its own rules; nothing of it is touched."""
+
+    code = "retention_page_invalid"
+    message = _("What is stored about the logs to be removed contradicts itself.")
+
+
+class RetentionConflict(Conflict):
+    """Another record tells something else about the same attempt's files."""
+
+    code = "retention_record_conflict"
+    message = _("The record of this removal conflicts with what is recorded.")
+
+
+class RetentionCursorInvalid(Corrupt):
+    code = "retention_cursor_invalid"
+    message = _("How far retention has come is not stored as it should be.")

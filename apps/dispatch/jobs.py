@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from apps.core import control, node, wakeups
+from apps.dispatch import keeping
 from apps.dispatch.services import deadlines, expiry, orphans, recovery
 
 # Nodes whose place in the round is remembered.
@@ -49,7 +50,8 @@ def audit_receipts(cursor: control.Cursor) -> control.Cursor | None:
 
 
 def register() -> None:
-    """Makes the cluster and the jobs known."""
+    """Makes the cluster and the jobs known, and what is not settled yet."""
+    keeping.register()
     wakeups.register(wakeups.Cluster("runs", "apps.dispatch.jobs.session"))
     control.register("dispatch.expire_leases", expire_leases, every_ms=5_000)
     control.register("dispatch.request_timeouts", request_timeouts, every_ms=5_000)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.utils.translation import gettext_lazy as _
 
-from apps.core.errors import Conflict, DomainError, InvalidInput, NotFound
+from apps.core.errors import Conflict, DomainError, Gone, InvalidInput, NotFound
 
 
 class RunNotFound(NotFound):
@@ -87,3 +87,10 @@ class ConcurrencySkipped(Conflict):
 
     code = "concurrency_skipped"
     message = _("The task is running already and skips starts meanwhile.")
+
+
+class HistoryRetained(Gone):
+    """Attempts and events of an old run were folded into its summary."""
+
+    code = "history_retained"
+    message = _("The details of this run were folded into its summary by the retention rule.")

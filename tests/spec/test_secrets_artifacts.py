@@ -1,4 +1,4 @@
-"""secrets-and-artifacts.md §14, scenarios 18 to 28; 29 comes with the retention table."""
+"""secrets-and-artifacts.md §14, scenarios 18 to 28; the rest is in test_secrets_29_37_retention.py."""
 
 from __future__ import annotations
 

@@ -14,6 +14,8 @@ class Migration(migrations.Migration):
     initial = True
 
     dependencies = [
+        ('projects', '0002_rules'),
+        ('tasks', '0002_rules'),
         ('runs', '0002_rules'),
     ]
 
@@ -35,6 +37,130 @@ class Migration(migrations.Migration):
                 'db_table': 'run_artifacts',
                 'indexes': [models.Index(fields=['run', 'attempt', 'position'], name='run_artifact_list')],
                 'constraints': [models.UniqueConstraint(fields=('attempt', 'position'), name='run_artifact_position'), models.UniqueConstraint(fields=('attempt', 'name'), name='run_artifact_name'), models.CheckConstraint(condition=models.Q(('position__gte', 1), ('position__lte', 100)), name='run_artifact_position_check'), models.CheckConstraint(condition=models.Q(('size__gte', 0)), name='run_artifact_size_check'), models.CheckConstraint(condition=django.db.models.lookups.Exact(django.db.models.functions.text.Length('sha256'), 64), name='run_artifact_digest_check'), models.CheckConstraint(condition=models.Q(('name', ''), _negated=True), name='run_artifact_name_check')],
+            },
+        ),
+        migrations.CreateModel(
+            name='UnlistedRun',
+            fields=[
+                ('run_id', models.UUIDField(primary_key=True, serialize=False)),
+            ],
+            options={
+                'db_table': 'artifact_unlisted_runs',
+            },
+        ),
+        migrations.CreateModel(
+            name='ArtifactMaintenanceCursor',
+            fields=[
+                ('scope', models.CharField(max_length=32, primary_key=True, serialize=False)),
+                ('cursor_finished_at', models.DateTimeField(null=True)),
+                ('cursor_attempt_id', models.UUIDField(null=True)),
+                ('version', models.BigIntegerField()),
+                ('updated_at', models.DateTimeField()),
+            ],
+            options={
+                'db_table': 'artifact_maintenance_cursors',
+                'constraints': [models.CheckConstraint(condition=models.Q(('scope__in', ['retention'])), name='artifact_cursor_scope_check'), models.CheckConstraint(condition=models.Q(('version__gte', 1)), name='artifact_cursor_version_check'), models.CheckConstraint(condition=models.Q(models.Q(('cursor_attempt_id__isnull', True), ('cursor_finished_at__isnull', True)), models.Q(('cursor_attempt_id__isnull', False), ('cursor_finished_at__isnull', False)), _connector='OR'), name='artifact_cursor_pair_check')],
+            },
+        ),
+        migrations.CreateModel(
+            name='ArtifactRetention',
+            fields=[
+                ('attempt', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='retention', serialize=False, to='runs.runattempt')),
+                ('log_artifact_id', models.CharField(max_length=36)),
+                ('finished_at', models.DateTimeField()),
+                ('eligible_at', models.DateTimeField()),
+                ('disposition', models.CharField(choices=[('deleted', 'Deleted'), ('already_absent', 'Already Absent')], max_length=16)),
+                ('bytes_reclaimed', models.BigIntegerField()),
+                ('recorded_at', models.DateTimeField()),
+            ],
+            options={
+                'db_table': 'artifact_retentions',
+                'indexes': [models.Index(fields=['recorded_at', 'attempt'], name='artifact_retention_recorded')],
+                'constraints': [models.CheckConstraint(condition=models.Q(('disposition__in', ['deleted', 'already_absent'])), name='artifact_retention_disposition'), models.CheckConstraint(condition=models.Q(('bytes_reclaimed__gte', 0)), name='artifact_retention_bytes_check'), models.CheckConstraint(condition=models.Q(('eligible_at__gte', models.F('finished_at'))), name='artifact_retention_eligible'), models.CheckConstraint(condition=models.Q(('recorded_at__gte', models.F('eligible_at'))), name='artifact_retention_recorded_at'), models.CheckConstraint(condition=models.Q(('disposition', 'deleted'), ('bytes_reclaimed', 0), _connector='OR'), name='artifact_retention_absent')],
+            },
+        ),
+        migrations.CreateModel(
+            name='Orphan',
+            fields=[
+                ('log_artifact_id', models.CharField(max_length=36, primary_key=True, serialize=False)),
+                ('bytes', models.BigIntegerField()),
+                ('files', models.PositiveIntegerField()),
+                ('touched_at', models.DateTimeField()),
+                ('first_seen_at', models.DateTimeField()),
+            ],
+            options={
+                'db_table': 'artifact_orphans',
+                'indexes': [models.Index(fields=['first_seen_at'], name='artifact_orphan_seen')],
+            },
+        ),
+        migrations.CreateModel(
+            name='RetentionReceipt',
+            fields=[
+                ('id', apps.core.fields.IdField(default=apps.core.ids.uuid7, editable=False, primary_key=True, serialize=False)),
+                ('project_id', models.CharField(blank=True, max_length=128)),
+                ('day', models.DateField()),
+                ('rule', models.CharField(choices=[('age', 'Age'), ('pressure', 'Pressure'), ('count', 'Count'), ('bytes', 'Bytes'), ('orphan', 'Orphan'), ('history', 'History'), ('skips', 'Skips')], max_length=16)),
+                ('items', models.BigIntegerField()),
+                ('files', models.BigIntegerField()),
+                ('bytes', models.BigIntegerField()),
+                ('oldest_at', models.DateTimeField()),
+                ('newest_at', models.DateTimeField()),
+            ],
+            options={
+                'db_table': 'retention_receipts',
+                'indexes': [models.Index(models.F('project_id'), models.OrderBy(models.F('day'), descending=True), models.OrderBy(models.F('id'), descending=True), name='retention_receipt_project')],
+                'constraints': [models.UniqueConstraint(fields=('project_id', 'day', 'rule'), name='retention_receipt_key'), models.CheckConstraint(condition=models.Q(('rule__in', ['age', 'pressure', 'count', 'bytes', 'orphan', 'history', 'skips'])), name='retention_receipt_rule'), models.CheckConstraint(condition=models.Q(('items__gte', 1)), name='retention_receipt_items'), models.CheckConstraint(condition=models.Q(('bytes__gte', 0)), name='retention_receipt_bytes')],
+            },
+        ),
+        migrations.CreateModel(
+            name='StoredLog',
+            fields=[
+                ('attempt', models.OneToOneField(on_delete=django.db.models.deletion.PROTECT, primary_key=True, related_name='stored_log', serialize=False, to='runs.runattempt')),
+                ('run_id', models.UUIDField()),
+                ('project_id', models.CharField(max_length=128)),
+                ('task_id', models.UUIDField()),
+                ('log_artifact_id', models.CharField(max_length=36)),
+                ('finished_at', models.DateTimeField()),
+                ('succeeded', models.BooleanField()),
+                ('bytes', models.BigIntegerField()),
+                ('files', models.PositiveIntegerField()),
+            ],
+            options={
+                'db_table': 'artifact_stored_logs',
+                'indexes': [models.Index(fields=['finished_at', 'attempt'], name='stored_log_age'), models.Index(fields=['project_id', 'finished_at', 'attempt'], name='stored_log_project'), models.Index(fields=['task_id', 'finished_at', 'attempt'], name='stored_log_task'), models.Index(condition=models.Q(('succeeded', True)), fields=['task_id', 'finished_at', 'attempt'], name='stored_log_success'), models.Index(fields=['run_id'], name='stored_log_run')],
+                'constraints': [models.UniqueConstraint(fields=('log_artifact_id',), name='stored_log_artifact'), models.CheckConstraint(condition=models.Q(('bytes__gte', 0)), name='stored_log_bytes_check')],
+            },
+        ),
+        migrations.CreateModel(
+            name='StoredTotal',
+            fields=[
+                ('task_id', models.UUIDField(primary_key=True, serialize=False)),
+                ('project_id', models.CharField(max_length=128)),
+                ('logs', models.BigIntegerField()),
+                ('bytes', models.BigIntegerField()),
+            ],
+            options={
+                'db_table': 'artifact_stored_totals',
+                'indexes': [models.Index(fields=['project_id', 'task_id'], name='stored_total_project')],
+                'constraints': [models.CheckConstraint(condition=models.Q(('logs__gte', 0)), name='stored_total_logs_check'), models.CheckConstraint(condition=models.Q(('bytes__gte', 0)), name='stored_total_bytes_check')],
+            },
+        ),
+        migrations.CreateModel(
+            name='RetentionRule',
+            fields=[
+                ('id', apps.core.fields.IdField(default=apps.core.ids.uuid7, editable=False, primary_key=True, serialize=False)),
+                ('keep_ms', models.BigIntegerField(null=True)),
+                ('keep_most', models.IntegerField(null=True)),
+                ('keep_bytes', models.BigIntegerField(null=True)),
+                ('keep_least', models.IntegerField(null=True)),
+                ('version', models.IntegerField(default=1)),
+                ('updated_at', models.DateTimeField()),
+                ('project', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='projects.project')),
+                ('task', models.ForeignKey(db_index=False, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='tasks.task')),
+            ],
+            options={
+                'db_table': 'retention_rules',
+                'constraints': [models.UniqueConstraint(condition=models.Q(('task__isnull', True)), fields=('project',), name='retention_rule_project'), models.UniqueConstraint(condition=models.Q(('task__isnull', False)), fields=('task',), name='retention_rule_task'), models.CheckConstraint(condition=models.Q(('keep_ms__isnull', True), models.Q(('keep_ms__gte', 60000), ('keep_ms__lte', 31536000000)), _connector='OR'), name='retention_rule_keep_ms'), models.CheckConstraint(condition=models.Q(('keep_most__isnull', True), models.Q(('keep_most__gte', 1), ('keep_most__lte', 1000000)), _connector='OR'), name='retention_rule_keep_most'), models.CheckConstraint(condition=models.Q(('keep_bytes__isnull', True), ('keep_bytes__gte', 65536), _connector='OR'), name='retention_rule_keep_bytes'), models.CheckConstraint(condition=models.Q(('keep_least__isnull', True), models.Q(('keep_least__gte', 0), ('keep_least__lte', 1000)), _connector='OR'), name='retention_rule_keep_least'), models.CheckConstraint(condition=models.Q(('version__gte', 1)), name='retention_rule_version')],
             },
         ),
     ]

@@ -1,6 +1,6 @@
 from django.db import migrations
 
-from apps.core.immutable import Freeze
+from apps.core.immutable import Freeze, Guard
 
 
 class Migration(migrations.Migration):
@@ -8,4 +8,11 @@ class Migration(migrations.Migration):
 
     operations = [
         Freeze("run_artifacts"),
+        Freeze("artifact_retentions"),
+        # A tombstone goes with the attempt only, and that only into a summary.
+        Guard(
+            "artifact_retentions",
+            "delete",
+            "EXISTS (SELECT 1 FROM run_attempts a JOIN run_summaries s ON s.run_id = a.run_id WHERE a.id = OLD.attempt_id)",
+        ),
     ]

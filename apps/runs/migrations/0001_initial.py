@@ -924,4 +924,37 @@ class Migration(migrations.Migration):
                 name="run_skip_span_check",
             ),
         ),
+        migrations.CreateModel(
+            name='RunSummary',
+            fields=[
+                ('run', models.OneToOneField(on_delete=django.db.models.deletion.PROTECT, primary_key=True, related_name='summary', serialize=False, to='runs.run')),
+                ('attempts', models.PositiveIntegerField()),
+                ('events', models.PositiveIntegerField()),
+                ('exit_code', models.IntegerField(null=True)),
+                ('log_bytes', models.BigIntegerField(default=0)),
+                ('tries', models.JSONField(default=list)),
+                ('folded_at', models.DateTimeField()),
+            ],
+            options={
+                'db_table': 'run_summaries',
+                'constraints': [models.CheckConstraint(condition=models.Q(('log_bytes__gte', 0)), name='run_summary_bytes_check')],
+            },
+        ),
+        migrations.CreateModel(
+            name='RunHold',
+            fields=[
+                ('id', apps.core.fields.IdField(default=apps.core.ids.uuid7, editable=False, primary_key=True, serialize=False)),
+                ('holder', models.CharField(max_length=32)),
+                ('holder_id', models.CharField(blank=True, default='', max_length=255)),
+                ('reason', models.CharField(blank=True, default='', max_length=200)),
+                ('held_by_type', models.CharField(max_length=32)),
+                ('held_by_id', models.CharField(max_length=255)),
+                ('created_at', models.DateTimeField(default=apps.core.clock.now, editable=False)),
+                ('run', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='holds', to='runs.run')),
+            ],
+            options={
+                'db_table': 'run_holds',
+                'constraints': [models.UniqueConstraint(fields=('run', 'holder', 'holder_id'), name='run_hold_key'), models.CheckConstraint(condition=models.Q(('holder', ''), _negated=True), name='run_hold_holder_check')],
+            },
+        ),
     ]

@@ -1,6 +1,6 @@
 from django.db import migrations
 
-from apps.core.immutable import Freeze
+from apps.core.immutable import Freeze, Guard
 
 
 def leave_room(apps, schema_editor):
@@ -10,10 +10,23 @@ def leave_room(apps, schema_editor):
         schema_editor.execute("ALTER TABLE runs SET (fillfactor = 60)")
 
 
+FOLDED = "EXISTS (SELECT 1 FROM run_summaries s WHERE s.run_id = OLD.run_id)"
+FOLDABLE = (
+    "EXISTS (SELECT 1 FROM runs r WHERE r.id = NEW.run_id AND r.finished_at IS NOT NULL "
+    "AND r.status IN ('succeeded', 'failed', 'cancelled', 'timed_out')) "
+    "AND NOT EXISTS (SELECT 1 FROM run_holds h WHERE h.run_id = NEW.run_id)"
+)
+
+
 class Migration(migrations.Migration):
     dependencies = [("runs", "0001_initial")]
 
     operations = [
         Freeze("run_events"),
+        # A history goes into a summary or not at all (apps.runs.services.folding).
+        Freeze("run_summaries", keep=True),
+        Guard("run_summaries", "insert", FOLDABLE),
+        Guard("run_events", "delete", FOLDED),
+        Guard("run_attempts", "delete", FOLDED),
         migrations.RunPython(leave_room, migrations.RunPython.noop),
     ]

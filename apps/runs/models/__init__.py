@@ -2,6 +2,7 @@
 
 from apps.runs.models.attempt import ACTIVE_ATTEMPT, AttemptStatus, RunAttempt
 from apps.runs.models.event import ACTOR_TYPES, RunEvent
+from apps.runs.models.hold import PIN, RunHold
 from apps.runs.models.run import (
     CANCEL_REASONS,
     ENDED,
@@ -14,6 +15,7 @@ from apps.runs.models.run import (
     TriggerType,
 )
 from apps.runs.models.skip import MissedCause, Skip, SkipReason
+from apps.runs.models.summary import RunSummary
 from apps.runs.models.totals import (
     LastEnd,
     ProjectHourTotal,
@@ -24,8 +26,8 @@ from apps.runs.models.totals import (
 )
 
 __all__ = [
-    "ACTIVE_ATTEMPT", "ACTOR_TYPES", "CANCEL_REASONS", "ENDED", "OPEN", "TRIGGER_TYPES", "AttemptStatus",
-    "CancelReason", "LastEnd", "MissedCause", "ProjectHourTotal", "Run", "RunAttempt", "RunEvent",
-    "RunHourTotal", "RunRetryPolicy", "RunStatus", "Skip", "SkipReason", "TaskDayTotal", "TriggerType",
-    "UncountedRun", "UsualDuration",
+    "ACTIVE_ATTEMPT", "ACTOR_TYPES", "CANCEL_REASONS", "ENDED", "OPEN", "PIN", "TRIGGER_TYPES",
+    "AttemptStatus", "CancelReason", "LastEnd", "MissedCause", "ProjectHourTotal", "Run", "RunAttempt",
+    "RunEvent", "RunHold", "RunHourTotal", "RunRetryPolicy", "RunStatus", "RunSummary", "Skip", "SkipReason",
+    "TaskDayTotal", "TriggerType", "UncountedRun", "UsualDuration",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 from django.db.models import Model
 from django.utils import timezone
 
-from apps.core import bulk, db, ids
+from apps.core import bulk, db, ids, participants
 from apps.core.db import write_transaction
 from apps.runs.models import (
     LastEnd,
@@ -22,6 +22,8 @@ from apps.runs.models import (
 )
 
 BATCH = 500
+# Noted with the id of each run whose end was counted.
+COUNTED = "run.counted"
 
 _NEWER = (
     'ON CONFLICT ("task_id") DO UPDATE SET "run_id" = excluded."run_id", "status" = excluded."status", '
@@ -71,6 +73,8 @@ def fold_totals(limit: int = BATCH) -> int:
     _blend(row for row in rows if row.status == "succeeded")
     _remember(rows)
     UncountedRun.objects.filter(pk__in=[row.pk for row in rows]).delete()
+    for row in rows:
+        participants.note(COUNTED, row.pk)
     return len(rows)
 
 
