@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -25,6 +25,21 @@ from apps.artifacts.facts import (
     write_all,
 )
 
+# Why something stayed behind; `unexamined` is a mark, no number.
+LEFT_OUT = (
+    "symlink",
+    "special",
+    "hard_link",
+    "foreign",
+    "too_deep",
+    "too_many",
+    "too_large",
+    "name_too_long",
+    "changed",
+    "no_space",
+    "unreadable",
+    "unexamined",
+)
 # Of one attempt: files, the bytes of all of them, characters of a name.
 FILES_MAX = 100
 BYTES_MAX = 268_435_456
@@ -52,6 +67,22 @@ class Collected:
     size: int
     sha256: str
     content_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What became of all that a script left: what was kept, and how much was not, by code (LEFT_OUT)."""
+
+    files: tuple[Collected, ...]
+    left_out: Mapping[str, int]
+
+    def fact(self) -> dict[str, object]:
+        """For the stop fact and the history of the run; the files themselves stand in the manifest."""
+        return {
+            "kept": len(self.files),
+            "bytes": sum([file.size for file in self.files]),
+            "left_out": dict(self.left_out),
+        }
 
 
 def folder_of(root: str, log_artifact_id: str) -> str:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from apps.artifacts import collected, places, store
+from apps.artifacts.collected import Collected, Kept
+from apps.artifacts.facts import ArtifactFileError, artifact_id
 from apps.core import canonical
 from apps.dispatch.fence import LeaseFence
 from apps.dispatch.launcher.client import Handle, Shim
@@ -22,6 +26,9 @@ from apps.dispatch.launching import Plan
 MAX_OUTPUT = 65_536
 _MAX_FACT = 65_536
 MAX_ESCAPED = 20
+
+logger = logging.getLogger("qinglong.dispatch")
+
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -70,23 +77,57 @@ class Left:
     output_code: str | None = None
     proof: Mapping[str, Any] | None = None
     limit: str | None = None
+    # How many files the shim kept, and what it left out.
+    files: tuple[int, dict[str, int]] | None = None
 
 
 def read_left(folder: Path) -> Left:
     """Stop fact and output of an ended attempt; a bad output is a code, never an error (upper-floors.md §7.11)."""
-    fact = _read(folder / "stop.json", _MAX_FACT)
-    cause, proof, limit = _stopped(fact) if isinstance(fact, bytes) else (None, None, None)
+    left = _read_stop(folder)
     data = _read(folder / "output.json", MAX_OUTPUT)
     if data is None or data == b"":
-        return Left(cause, proof=proof, limit=limit)
+        return left
     if not isinstance(data, bytes):
-        return Left(cause, output_code=data, proof=proof, limit=limit)
+        return replace(left, output_code=data)
     try:
         value = canonical.loads(data.decode())
         canonical.dumps({"output": value}, max_bytes=MAX_OUTPUT)
     except (canonical.NotCanonical, UnicodeDecodeError):
-        return Left(cause, output_code="output_invalid", proof=proof, limit=limit)
-    return Left(cause, value, True, proof=proof, limit=limit)
+        return replace(left, output_code="output_invalid")
+    return replace(left, output=value, has_output=True)
+
+
+def kept(left: Left, lease: LeaseFence) -> Kept | None:
+    """The files of which the shim says that it kept them, as its manifest has them; None where there was nothing."""
+    if left.files is None:
+        return None
+    said, left_out = left.files
+    run, attempt = str(lease.run_id), str(lease.attempt_id)
+    files: tuple[Collected, ...] = ()
+    if said:
+        try:
+            files = collected.read_manifest(store.root(), artifact_id(run, attempt), run, attempt)
+        except (ArtifactFileError, OSError) as error:
+            logger.error("files of run %s cannot be told: %s", run, type(error).__name__)
+    if len(files) < said:
+        left_out = {**left_out, "unreadable": left_out.get("unreadable", 0) + said - len(files)}
+    return Kept(files, left_out)
+
+
+def _read_stop(folder: Path) -> Left:
+    data = _read(folder / "stop.json", _MAX_FACT)
+    if not isinstance(data, bytes):
+        return Left()
+    cause, proof, limit = _stopped(data)
+    return Left(cause, proof=proof, limit=limit, files=_files(data))
+
+
+def printed(item: Carried) -> tuple[str, ...]:
+    """Names of the secrets that an ended attempt printed, as its shim noted where it masked them."""
+    if not item.artifact_id or (item.plan is not None and not item.plan.spec.mask):
+        return ()
+    found = places.read(store.root(), item.artifact_id)
+    return found.printed() if found is not None else ()
 
 
 def never_started(folder: Path) -> bool:
@@ -184,6 +225,15 @@ def _stopped(data: bytes) -> tuple[str | None, dict[str, Any] | None, str | None
     except (canonical.NotCanonical, AttributeError, KeyError, TypeError, ValueError):
         return None, None, None
     return (cause, proof, limit) if cause in ("stop", "deadline", "leftover") else (None, None, None)
+
+
+def _files(data: bytes) -> tuple[int, dict[str, int]] | None:
+    try:
+        said = canonical.loads(data)["files"]
+        given = said["left_out"]
+        return int(said["kept"]), {code: int(given[code]) for code in collected.LEFT_OUT if code in given}
+    except (canonical.NotCanonical, KeyError, TypeError, ValueError):
+        return None
 
 
 def _read(path: Path, limit: int) -> bytes | str | None:

@@ -207,7 +207,7 @@ class RunSource:
             return
         if receipt is None:
             code = item.lost_as or (recovery.UNOBSERVED if item.started_at else recovery.INCOMPLETE)
-            news.failed.append(Failed(item.lease, code, lost=True))
+            news.failed.append(Failed(item.lease, code, lost=True, printed=carrying.printed(item)))
             return
         left = carrying.read_left(item.folder)
         news.ended.append(
@@ -221,6 +221,8 @@ class RunSource:
                     left.output_code,
                     left.proof,
                     left.limit,
+                    carrying.kept(left, item.lease),
+                    carrying.printed(item),
                 ),
             )
         )
@@ -394,6 +396,7 @@ class RunSource:
         attempt = claimed.attempt
         item = Carried(claimed.lease, launching.attempt_folder(attempt), phase="adopted")
         item.started_at = attempt.started_at
+        item.artifact_id = attempt.log_artifact_id or ""
         item.told_running = claimed.run.status == "running"
         self._carried[attempt.pk] = item
         found = recovery.examine(attempt)

@@ -21,6 +21,7 @@ CALLS = (
 ID_LENGTH = 36
 ALWAYS = "always "
 PLACES = (("receipts", "receipt"), ("attempts", "folder"), ("logs", "log"))
+FILES = ".files"
 
 
 def load() -> Any:
@@ -58,14 +59,14 @@ class Steps:
         real = self._real[name]
 
         def call(*args: Any, **options: Any) -> Any:
-            step = self._name(name, args)
+            step = self._name(name, args, options)
             if step is not None:
                 self.take(step)
             return real(*args, **options)
 
         return call
 
-    def _name(self, call: str, args: tuple[Any, ...]) -> str | None:
+    def _name(self, call: str, args: tuple[Any, ...], options: dict[str, Any]) -> str | None:
         target = args[0]
         if call == "posix_spawn":
             return "start the script"
@@ -78,6 +79,11 @@ class Steps:
                 return None
         else:
             path = os.fsdecode(target)
+            folder = options.get("dst_dir_fd", options.get("dir_fd"))
+            if folder is not None:
+                path = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), path)
+        if FILES in path:
+            return f"{call} files"
         if call in ("mkdir", "chmod") and len(os.path.basename(path)) != ID_LENGTH:
             return None  # a folder of many attempts is made by whichever comes first
         if call == "write" and path.startswith("socket:"):

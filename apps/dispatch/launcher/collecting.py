@@ -15,12 +15,19 @@ import fcntl
 import os
 import stat
 from contextlib import suppress
-from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
 
 from apps.artifacts import kinds
-from apps.artifacts.collected import BYTES_MAX, FILES_MAX, NAME_MAX, Collected, folder_of, write_manifest
+from apps.artifacts.collected import (
+    BYTES_MAX,
+    FILES_MAX,
+    NAME_MAX,
+    Collected,
+    Kept,
+    folder_of,
+    write_manifest,
+)
 from apps.artifacts.facts import sync_directory, write_all
 from apps.dispatch.launcher.spec import LaunchSpec
 
@@ -54,32 +61,15 @@ class _LeftOut(Exception):
         super().__init__(code)
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What was taken, and of what was left out how many by code; `unexamined` is a mark, no number."""
-
-    files: tuple[Collected, ...]
-    left_out: dict[str, int]
-
-    def fact(self) -> dict[str, object]:
-        """For the stop fact, by which the settling session knows."""
-        return {
-            "kept": len(self.files),
-            "bytes": sum([file.size for file in self.files]),
-            "left_out": self.left_out,
-        }
-
-    def lines(self) -> list[str]:
-        """What the log says of what was left out."""
-        return [
-            f"left in QINGLONG_ARTIFACTS, {WORDS[code]}"
-            if code == "unexamined"
-            else f"left in QINGLONG_ARTIFACTS: {count} {WORDS[code]} ({code})"
-            for code, count in sorted(self.left_out.items())
-        ]
+def lines(kept: Kept) -> list[str]:
+    """What the log says of what was left out."""
+    return [
+        f"left in QINGLONG_ARTIFACTS: {'more, ' if code == 'unexamined' else f'{count} '}{WORDS[code]} ({code})"
+        for code, count in sorted(kept.left_out.items())
+    ]
 
 
-def collect(spec: LaunchSpec, source: str) -> Outcome:
+def collect(spec: LaunchSpec, source: str) -> Kept:
     """Takes the files in `source`, at most 100 of together 256 MiB, and writes their manifest. OSError."""
     folder = folder_of(spec.log.root, spec.log.artifact_id)
     os.mkdir(folder, 0o700)
@@ -93,7 +83,7 @@ def collect(spec: LaunchSpec, source: str) -> Outcome:
         sync_directory(os.path.dirname(folder))  # noqa: PTH120
     finally:
         os.close(target)
-    return Outcome(tuple(found.files), found.left_out)
+    return Kept(tuple(found.files), found.left_out)
 
 
 class _Collection:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from apps.artifacts.collected import Kept
 from apps.core import canonical, clock
 from apps.core.streams import Actor
 from apps.dispatch.errors import CompletionSequence, CompletionState, CompletionUnauthorized
@@ -27,7 +28,7 @@ ACTOR = Actor("executor", "completion-receipt")
 
 @dataclass(frozen=True)
 class End:
-    """A receipt with what lay beside it: why the tree was stopped, and what the script left as output."""
+    """A receipt with what lay beside it: why the tree was stopped, what the script left, whose secrets it printed."""
 
     receipt: Receipt
     cause: str | None = None
@@ -36,11 +37,18 @@ class End:
     output_code: str | None = None
     proof: Mapping[str, Any] | None = None
     limit: str | None = None
+    files: Kept | None = None
+    printed: tuple[str, ...] = ()
 
     @property
     def told(self) -> dict[str, Any] | None:
-        """What the attempt's last event says of the stop, and of a limit that was met."""
-        said = {"cause": self.cause, "stopped": self.proof and dict(self.proof), "limit": self.limit}
+        """What the attempt's last event says of the stop, of a limit that was met, and of files."""
+        said = {
+            "cause": self.cause,
+            "stopped": self.proof and dict(self.proof),
+            "limit": self.limit,
+            "files": self.files and self.files.fact(),
+        }
         return {name: value for name, value in said.items() if value} or None
 
 
@@ -93,6 +101,7 @@ def apply(
         raise CompletionState from None
     change = Change(run, attempt)
     begin(change, max(run.created_at, attempt.created_at, started))
+    change.tell_printed(end.printed, ACTOR)
     known = [run.created_at, attempt.created_at, finished]
     at = max([*known, *(time for time in (run.started_at, attempt.started_at) if time is not None)])
     if end.cause == "deadline" and run.cancel_requested_at is None:

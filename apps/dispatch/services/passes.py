@@ -12,6 +12,8 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
+from apps.artifacts import collection
+from apps.artifacts.models import Artifact
 from apps.core import bulk, clock
 from apps.core.db import write_transaction
 from apps.core.errors import Busy, DomainError
@@ -83,6 +85,7 @@ class Failed:
     lease: LeaseFence
     code: str
     lost: bool = False
+    printed: tuple[str, ...] = ()
 
 
 @dataclass
@@ -196,6 +199,7 @@ class _Work:
         self.completed: list[LeaseFence] = []
         self.journal: list[tuple[Any, ...]] = []
         self.followers: list[RunAttempt] = []
+        self.files: list[tuple[Any, ...]] = []
         self.rows: dict[UUID, tuple[Run, RunAttempt]] = {}
         self.held: set[UUID] = set()
         self.claims: dict[UUID, leases.Outcome] = {}
@@ -240,6 +244,8 @@ class _Work:
                     self.done.again.append(run.pk)
             elif change is not None and item.end.has_output:
                 self._keep_output(run, item.end.output)
+            if change is not None and item.end.files is not None:
+                self.files += collection.rows(run, attempt, item.end.files, self.now)
             self._finish(item.lease, change)
             self.done.settled.add(attempt.pk)
 
@@ -253,9 +259,9 @@ class _Work:
             run, attempt = self.rows[item.lease.attempt_id]
             change = Change(run, attempt)
             if item.lost:
-                completion.lose(
-                    change, self._at(run, attempt), item.code, Actor("reconciler", self.fence.worker_id)
-                )
+                actor = Actor("reconciler", self.fence.worker_id)
+                change.tell_printed(item.printed, actor)
+                completion.lose(change, self._at(run, attempt), item.code, actor)
             else:
                 completion.fail_start(change, self._at(run, attempt), item.code, self.fence.worker_id)
             self._finish(item.lease, change)
@@ -366,6 +372,7 @@ class _Work:
             ["attempt_id", "run_id", "node_id", "state", "registered_at", "updated_at"],
             self.journal,
         )
+        bulk.insert_rows(Artifact, collection.COLUMNS, self.files)
         receipts.resolve(self.news.consumed)
         try:
             check()
