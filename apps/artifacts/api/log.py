@@ -7,7 +7,6 @@ from typing import Any
 from uuid import UUID
 
 from django.http import HttpResponse, HttpResponseBase, StreamingHttpResponse
-from django.urls import path
 from django.utils.translation import gettext_lazy as _
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
@@ -254,9 +253,3 @@ def _span(header: str, size: int) -> tuple[int, int] | None:
     else:
         start, end = int(first), min(int(last) + 1, size) if last else size
     return (start, end) if start < end else None
-
-
-urlpatterns = [
-    path("runs/<str:id>/log", RunLog.as_view()),
-    path("runs/<str:id>/log/search", SearchLog.as_view()),
-]

@@ -1,0 +1,12 @@
+"""What runs leave behind, over the API."""
+
+from __future__ import annotations
+
+from django.urls import path
+
+from apps.artifacts.api.log import RunLog, SearchLog
+
+urlpatterns = [
+    path("runs/<str:id>/log", RunLog.as_view()),
+    path("runs/<str:id>/log/search", SearchLog.as_view()),
+]
