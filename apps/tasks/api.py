@@ -7,7 +7,7 @@ from typing import Any
 
 from django.urls import path
 from django.utils.translation import gettext_lazy as _
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_field
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -70,6 +70,23 @@ class LimitsSerializer(StrictSerializer):
         }
 
 
+@extend_schema_field(
+    {
+        "oneOf": [
+            {"type": "string"},
+            {
+                "type": "object",
+                "properties": {"secret": {"type": "string"}, "as": {"enum": ["env", "file"]}},
+                "required": ["secret", "as"],
+                "additionalProperties": False,
+            },
+        ]
+    }
+)
+class SecretUseField(serializers.JSONField):
+    """A secret by its name: its value in the variable, or with `as: file` in a file that NAME_FILE names."""
+
+
 class ExecutionSerializer(StrictSerializer):
     """What a revision holds. Exactly one of `command`, `shell` and `script` is not null."""
 
@@ -80,7 +97,11 @@ class ExecutionSerializer(StrictSerializer):
     script = ScriptSerializer(allow_null=True, required=False)
     work_dir = serializers.CharField(allow_null=True, required=False)
     env = serializers.DictField(child=serializers.CharField(allow_blank=True), required=False)
-    secrets = serializers.DictField(child=serializers.CharField(), required=False)
+    secrets = serializers.DictField(
+        child=SecretUseField(),
+        required=False,
+        help_text="Variables whose values are secrets: the name, or an object with `secret` and `as`.",
+    )
     before = serializers.CharField(allow_null=True, required=False)
     after = serializers.CharField(allow_null=True, required=False)
     timeout_ms = serializers.IntegerField(
