@@ -6,6 +6,7 @@ in memory and tells the event. `writes.write` stores many changes at once, or no
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -61,6 +62,7 @@ class Change:
     attempt: RunAttempt | None = None
     events: list[NewEvent] = field(default_factory=list)
     next_attempt_at: datetime | None = None
+    printed: bool = False
 
     def __post_init__(self) -> None:
         self.version = self.run.version
@@ -203,6 +205,20 @@ class Change:
         )
         self.run.cancel_requested_at = at
         self.run.cancel_reason = reason
+
+    def tell_printed(self, names: Sequence[str], actor: Actor) -> None:
+        """Notes whose secrets the attempt printed; of many the event names the first 64."""
+        if not names:
+            return
+        attempt = self._attempt()
+        self.run.secrets_printed = "\n".join(dict.fromkeys([*self.run.printed, *names]))
+        self.printed = True
+        self.tell(
+            "attempt.secrets_printed",
+            actor,
+            {"attempt_id": str(attempt.pk), "attempt": attempt.attempt, "secrets": list(names)[:64]},
+            f"secrets-printed:{attempt.pk}",
+        )
 
     def tell(
         self,

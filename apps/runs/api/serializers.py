@@ -31,7 +31,8 @@ from apps.tasks.api import RequiresSerializer
 
 class RunSerializer(StrictSerializer):
     """One start of a task. `waiting_for` says why a run waits: place, worker, labels (nobody has what it
-    `requires`), priority or retry; `next_attempt_at` till when it waits to be tried again."""
+    `requires`), priority or retry; `next_attempt_at` till when it waits to be tried again. `secrets_printed` names the
+    secrets that it printed: they are masked in its log, and better replaced."""
 
     id = serializers.UUIDField()
     project = ReferenceSerializer()
@@ -61,6 +62,7 @@ class RunSerializer(StrictSerializer):
     attempt_count = serializers.IntegerField()
     next_attempt_at = MomentField(allow_null=True)
     waiting_for = serializers.CharField(allow_null=True)
+    secrets_printed = serializers.ListField(child=serializers.CharField())
 
 
 _PLAIN = (
@@ -236,6 +238,7 @@ def represent(
         "attempt_count": attempt.attempt if attempt else 0,
         "next_attempt_at": _moment(next_attempt_at),
         "waiting_for": waiting_for,
+        "secrets_printed": run.printed,
     }
 
 

@@ -86,6 +86,7 @@ class Migration(migrations.Migration):
                 ("input_ref", models.UUIDField(null=True)),
                 ("output_ref", models.UUIDField(null=True)),
                 ("output_code", models.CharField(max_length=32, null=True)),
+                ("secrets_printed", models.TextField(null=True)),
                 ("created_at", models.DateTimeField(default=apps.core.clock.now, editable=False)),
                 ("queued_at", models.DateTimeField(null=True)),
                 ("started_at", models.DateTimeField(null=True)),

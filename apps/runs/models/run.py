@@ -99,6 +99,8 @@ class Run(models.Model):
     input_ref = models.UUIDField(null=True)
     output_ref = models.UUIDField(null=True)
     output_code = models.CharField(max_length=32, null=True)  # noqa: DJ001
+    # Names of the secrets that were masked in what it printed or left, a line each.
+    secrets_printed = models.TextField(null=True)  # noqa: DJ001
     created_at = fields.created_at()
     queued_at = models.DateTimeField(null=True)
     started_at = models.DateTimeField(null=True)
@@ -205,6 +207,11 @@ class Run(models.Model):
     def ended(self) -> bool:
         """Whether nothing more can happen to it."""
         return self.status in ENDED
+
+    @property
+    def printed(self) -> list[str]:
+        """Names of the secrets that it printed."""
+        return self.secrets_printed.split("\n") if self.secrets_printed else []
 
 
 class RunRetryPolicy(models.Model):

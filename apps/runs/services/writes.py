@@ -46,6 +46,7 @@ def write(changes: Sequence[Change], now: datetime) -> set[UUID]:
     won = _update_runs(changes)()
     kept = [change for change in changes if change.run.pk in won]
     moved, waits = _update_attempts(kept), _update_policies(kept, now)
+    _update_printed(kept)
     if not moved() or not waits():
         raise AttemptConflict
     _tell(kept, now)
@@ -61,6 +62,7 @@ def write_locked(changes: Sequence[Change], now: datetime) -> Callable[[], None]
     changes = [change for change in changes if change.events]
     won = _update_runs(changes)
     moved, waits = _update_attempts(changes), _update_policies(changes, now)
+    _update_printed(changes)
     _tell(changes, now)
 
     def check() -> None:
@@ -91,6 +93,12 @@ def _update_attempts(changes: Sequence[Change]) -> Callable[[], bool]:
     ]
     moved = bulk.update_rows_later(RunAttempt, ["id", "status", "callback_sequence"], _ATTEMPT, rows)
     return lambda: len(moved()) == len(rows)
+
+
+def _update_printed(changes: Sequence[Change]) -> None:
+    """Apart from the other columns: hardly any run prints a secret. Their versions were compared there."""
+    rows = [(change.run.pk, change.run.secrets_printed) for change in changes if change.printed]
+    bulk.update_rows_later(Run, ["id"], ["secrets_printed"], rows)
 
 
 def _update_policies(changes: Sequence[Change], now: datetime) -> Callable[[], bool]:
