@@ -21,6 +21,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path(API, include("apps.triggers.api.urls")),
     path(API, include("apps.dispatch.api")),
     path(API, include("apps.runs.api.urls")),
+    path(API, include("apps.approvals.api.urls")),
     path("oauth/token", Exchange.as_view(), name="exchange"),
     path("hooks/<str:secret>", Hook.as_view(), name="hook"),
     path("", include("apps.panel.urls")),

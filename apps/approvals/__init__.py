@@ -6,7 +6,8 @@ Where what lives:
 - `registry`: the one list of action types; `actions/` one module for each (inspect, execute, observe)
 - `gate`: the policy gate and the fence (§4.1, §4.2); `transactions`: tries (§4.3)
 - `plans`, `standing`: plan and preview of a request; whether what was asked for is still what would happen
-- `services/`: `filing`, `create`, `decide`, `consume`, `lapsing` (§4); `execution` (§5), `recovery` (§7)
+- `services/`: `filing`, `creating`, `deciding`, `consuming`, `lapsing`, `sweeping` (§4);
+  `execution` (§5), `recovery` (§7)
 - `dispatching`, `recovery`: dispatcher and reconciler, one cycle after the other (§5.1, §7.3, §8)
 - `queries`: pages and look-ups (§4.7, §11); `jobs`, `health`: what the control cluster calls, what is measured
 """

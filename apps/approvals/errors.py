@@ -100,6 +100,15 @@ class TooManyDecisions(DomainError):
     message = _("Many decisions in a short time; wait a little.")
 
 
+class TooManyOpen(DomainError):
+    """Carries `retry_after` seconds."""
+
+    code = "approval_requests_open"
+    status = 429
+    retry = Retry.RECOVERABLE
+    message = _("Many of your requests wait already; let somebody decide first.")
+
+
 class ApprovalUnavailable(Unavailable):
     """Storage that does not answer or breaks its own rules."""
 

@@ -1,0 +1,8 @@
+"""Action types. Each has a module of its own and registers itself when the app is made ready."""
+
+from __future__ import annotations
+
+from apps.approvals import registry
+from apps.approvals.registry import ActionType
+
+RUN_CREATE = registry.register(ActionType("run.create", "run.start", "run"))

@@ -1,0 +1,1 @@
+"""Approvals over HTTP; no rules."""

@@ -1,0 +1,11 @@
+"""Routes of approvals."""
+
+from django.urls import path
+
+from apps.approvals.api import views
+
+urlpatterns = [
+    path("projects/<str:p>/approvals", views.Approvals.as_view()),
+    path("approvals/<str:id>", views.OneApproval.as_view()),
+    path("approvals/<str:id>/decision", views.Decision.as_view()),
+]

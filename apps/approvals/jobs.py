@@ -1,0 +1,51 @@
+"""Entry points of the control cluster for approvals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from apps.approvals.services import sweeping
+from apps.approvals.services.deciding import CONSUME
+from apps.approvals.services.sweeping import Position
+from apps.core import clock, control
+
+LAPSE = "approvals.lapse"
+_PAGES = 8
+
+
+def consume(_cursor: control.Cursor) -> control.Cursor | None:
+    """Hands approved requests over, a few bounded pages; whoever approved one made this due at once."""
+    after = sweeping.consume_page()
+    for _ in range(_PAGES - 1):
+        if after is None:
+            break
+        after = sweeping.consume_page(after)
+    return None
+
+
+def lapse(cursor: control.Cursor) -> control.Cursor | None:
+    """Writes down what expired since last time and what changed under open requests, a few bounded pages of each."""
+    expired, live = _read(cursor.get("expired")), _read(cursor.get("live"))
+    for _ in range(_PAGES):
+        expired, more = sweeping.expire_page(expired)
+        if not more:
+            break
+    for _ in range(_PAGES):
+        live = sweeping.void_page(live)
+        if live is None:
+            break
+    return {"expired": _write(expired), "live": _write(live)}
+
+
+def _read(value: Any) -> Position | None:
+    return None if value is None else (clock.from_ms(value[0]), str(value[1]))
+
+
+def _write(position: Position | None) -> list[Any] | None:
+    return None if position is None else [clock.to_ms(position[0]), position[1]]
+
+
+def register() -> None:
+    """Makes the jobs known."""
+    control.register(CONSUME, consume, every_ms=15_000)
+    control.register(LAPSE, lapse, every_ms=15_000)

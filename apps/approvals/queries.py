@@ -1,0 +1,152 @@
+"""Reading approvals: what people see of them, a page at a time (approvals.md §4.7, §11)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from apps.approvals import values
+from apps.approvals.errors import ApprovalRequestNotFound
+from apps.approvals.models import ApprovalRequest, ApprovedActionPlan
+from apps.approvals.records import sound
+from apps.approvals.services import lapsing
+from apps.approvals.services.lapsing import OPEN
+from apps.approvals.standing import EXPIRED
+from apps.core import clock, pages
+from apps.core.errors import InvalidInput
+from apps.identity.principals import PolicySubject
+from apps.projects.queries import attach
+
+VOID = "void"
+STATES = tuple(ApprovalRequest.State.values)
+STATUSES = (*STATES, EXPIRED, VOID)
+SOONEST = (pages.moment("expires_at"), pages.Key("id"))
+LATEST = (pages.moment("expires_at", descending=True), pages.Key("id", descending=True))
+NEWEST = (pages.moment("requested_at", descending=True), pages.Key("id", descending=True))
+# As the requester's index has it.
+NEWEST_OF_ONE = (pages.moment("requested_at", descending=True), pages.Key("id"))
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A request as it stands at a moment: `status` is one of STATUSES, `reason` says why it lapsed."""
+
+    request: ApprovalRequest
+    status: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Filters:
+    """What a list is limited to: a stored state (`live` leaves out what has lapsed), or who asked."""
+
+    state: str | None = None
+    requested_by: PolicySubject | None = None
+    live: bool = False
+
+    def __post_init__(self) -> None:
+        if self.state is not None and self.state not in STATES:
+            raise InvalidInput.field("state", "Not a state of an approval.")
+        if self.live and self.state not in OPEN:
+            raise InvalidInput.field("live", "Only with state=pending or state=approved.")
+
+    def scope(self, project_id: str) -> dict[str, Any]:
+        """What a cursor of the list is bound to."""
+        return {
+            "project": project_id,
+            "state": self.state,
+            "requested_by": list(self.requested_by.pair) if self.requested_by else None,
+            "live": self.live,
+        }
+
+
+def find(request_id: str) -> Seen:
+    """One request with its effective status now; raises ApprovalRequestNotFound, ApprovalUnavailable.
+
+    Says nothing about rights: whoever shows it must ask for them. Nothing is written.
+    """
+    row = _get(request_id)
+    return seen(row, clock.now())
+
+
+def examine(request_id: str) -> Seen:
+    """As `find`, and looks whether an open request still is what would happen: for the page of one request."""
+    row = _get(request_id)
+    now = clock.now()
+    found = seen(row, now)
+    if found.status in OPEN and (code := lapsing.reason(row)):
+        return Seen(row, VOID, code)
+    return found
+
+
+def seen(row: ApprovalRequest, now: datetime) -> Seen:
+    """What a checked row comes to at a moment; its lapse must be at hand."""
+    if row.state in OPEN:
+        lapse = getattr(row, "lapse", None)
+        if lapse is not None:
+            return Seen(row, EXPIRED if lapse.code == EXPIRED else VOID, lapse.code)
+        if row.expires_at <= now:
+            return Seen(row, EXPIRED, EXPIRED)
+    return Seen(row, row.state)
+
+
+def project_of(request_id: str) -> str | None:
+    """The project a request belongs to, None for an unknown one."""
+    if not values.is_identifier(request_id, 64):
+        return None
+    return ApprovalRequest.objects.filter(pk=request_id).values_list("project_id", flat=True).first()
+
+
+def plan_of(row: ApprovalRequest) -> ApprovedActionPlan | None:
+    """The plan behind a request, if the server built it."""
+    return ApprovedActionPlan.objects.filter(pk=row.action_ref, request_id=row.pk).first()
+
+
+def page(
+    project_id: str,
+    filters: Filters | None = None,
+    *,
+    limit: int = pages.DEFAULT_LIMIT,
+    cursor: str | None = None,
+) -> pages.Page[Seen]:
+    """Requests of a project; two queries.
+
+    Open ones come in the order in which they expire, decided ones the latest first; without a state the newest first.
+    """
+    chosen = filters or Filters()
+    now = clock.now()
+    rows = ApprovalRequest.objects.filter(project=project_id).select_related("lapse")
+    keys = NEWEST
+    if chosen.requested_by is not None:
+        who = chosen.requested_by
+        rows = rows.filter(requested_by_type=who.type, requested_by_id=who.id)
+        keys = NEWEST_OF_ONE
+    if chosen.state is not None:
+        rows = rows.filter(state=chosen.state)
+        if chosen.requested_by is None:
+            keys = SOONEST if chosen.state in OPEN else LATEST
+    if chosen.live:
+        rows = rows.filter(expires_at__gt=now, lapse__isnull=True)
+    found = pages.paginate(
+        rows, keys, kind="approvals", scope=chosen.scope(project_id), limit=limit, cursor=cursor
+    )
+    attach(project_id, found.items)
+    return pages.Page([seen(sound(row), now) for row in found.items], found.next_cursor)
+
+
+def waiting(project_id: str, decider: PolicySubject, most: int = 10) -> int:
+    """How many live requests of others wait in a project, counted up to `most`; one query."""
+    rows = ApprovalRequest.objects.filter(
+        project=project_id, state="pending", expires_at__gt=clock.now(), lapse__isnull=True
+    ).exclude(requested_by_type=decider.type, requested_by_id=decider.id)
+    return len(rows.values_list("pk", flat=True)[:most])
+
+
+def _get(request_id: str) -> ApprovalRequest:
+    row = None
+    if values.is_identifier(request_id, 64):
+        row = ApprovalRequest.objects.select_related("lapse", "project").filter(pk=request_id).first()
+    if row is None:
+        raise ApprovalRequestNotFound
+    return sound(row)
