@@ -165,7 +165,7 @@ def test_what_is_still_written_is_left_out(tmp_path: Path, monkeypatch: pytest.M
         return real(descriptor, count, at)
 
     monkeypatch.setattr(os, "pread", grow)
-    found = collecting.collect(spec, str(source))
+    found = collecting.collect(spec, str(source), bytes)
     assert (found.files, found.left_out) == ((), {"changed": 1})
 
 
@@ -185,7 +185,7 @@ def test_a_disk_without_room_for_the_manifest_loses_the_files(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(collected, "write_all", full)
-    found = collecting.collect(spec, str(source))
+    found = collecting.collect(spec, str(source), bytes)
     assert (found.files, found.left_out) == ((), {"no_space": 2})
     assert not place.exists()
 
@@ -200,7 +200,7 @@ def test_from_another_file_system_they_are_copied(tmp_path: Path) -> None:
         (Path(home) / "a").write_bytes(b"x" * 300_000)
         (Path(home) / "l").symlink_to("/etc/passwd")
         Path(folder_of(spec.log.root, spec.log.artifact_id)).parent.mkdir(parents=True)
-        found = collecting.collect(spec, home)
+        found = collecting.collect(spec, home, bytes)
     assert [(one.name, one.size) for one in found.files] == [("a", 300_000)]
     assert found.files[0].sha256 == hashlib.sha256(b"x" * 300_000).hexdigest()
     assert found.left_out == {"symlink": 1}
@@ -333,7 +333,7 @@ def test_names_that_change_under_the_taker(shared: Kit) -> None:
     hostile = subprocess.Popen(["/bin/sh", "-c", swap], user=NOBODY.pw_uid, stderr=subprocess.DEVNULL)
     try:
         for _round in range(60):
-            found = collecting.collect(spec, str(source))
+            found = collecting.collect(spec, str(source), bytes)
             assert {one.sha256 for one in found.files} <= {
                 hashlib.sha256(text).hexdigest() for text in (b"x\n", b"")
             }

@@ -14,6 +14,7 @@ import errno
 import fcntl
 import os
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from hashlib import sha256
 from itertools import islice
@@ -69,13 +70,16 @@ def lines(kept: Kept) -> list[str]:
     ]
 
 
-def collect(spec: LaunchSpec, source: str) -> Kept:
-    """Takes the files in `source`, at most 100 of together 256 MiB, and writes their manifest. OSError."""
+def collect(spec: LaunchSpec, source: str, masked: Callable[[bytes], bytes]) -> Kept:
+    """Takes the files in `source`, at most 100 of together 256 MiB, and writes their manifest. OSError.
+
+    `masked` takes secrets out of their names; what is in them stays as it is.
+    """
     folder = folder_of(spec.log.root, spec.log.artifact_id)
     os.mkdir(folder, 0o700)
     target = os.open(folder, _FOLDER)
     try:
-        found = _Collection(spec, target)
+        found = _Collection(spec, target, masked)
         found.walk(source)
         found.conclude()
         if not found.files:
@@ -89,8 +93,9 @@ def collect(spec: LaunchSpec, source: str) -> Kept:
 class _Collection:
     """One walk through the folder; entries of a folder come in the order of their names."""
 
-    def __init__(self, spec: LaunchSpec, target: int) -> None:
+    def __init__(self, spec: LaunchSpec, target: int, masked: Callable[[bytes], bytes]) -> None:
         self._spec = spec
+        self._masked = masked
         self._target = target
         self._uid = os.geteuid() if spec.run_as is None else spec.run_as.uid
         self._device = 0
@@ -165,7 +170,7 @@ class _Collection:
     def _take(self, folder: int, name: str, path: str) -> None:
         """Makes an entry file number n of the attempt; _LeftOut, OSError."""
         self._judge(os.lstat(name, dir_fd=folder))
-        shown = self._shown(path)
+        shown = self._shown(os.fsdecode(self._masked(os.fsencode(path))))
         number = str(len(self.files) + 1)
         try:
             os.rename(name, number, src_dir_fd=folder, dst_dir_fd=self._target)

@@ -400,7 +400,7 @@ class Run:
             # Loaded by the few that need it; their shims end with their run.
             from apps.dispatch.launcher.collecting import collect, lines
 
-            found = collect(self._spec, self._folder.files)
+            found = collect(self._spec, self._folder.files, self._sink.masked)
         except Exception as error:
             self._sink.say(f"what was left in QINGLONG_ARTIFACTS could not be kept ({type(error).__name__})")
             return fact
