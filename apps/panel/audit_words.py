@@ -22,6 +22,7 @@ ACTS: dict[str, Promise] = {
     "invitation.accepted": pgettext_lazy("audit", "came in by a link"),
     "invitation.refused": pgettext_lazy("audit", "refused somebody who came with a link"),
     "owner.recovered": pgettext_lazy("audit", "made somebody owner from the console"),
+    "owner.shut_out": pgettext_lazy("audit", "disabled the only owner"),
     "owner-bootstrap.issued": pgettext_lazy("audit", "issued a set-up link"),
     "owner-bootstrap.claimed": pgettext_lazy("audit", "used the set-up link"),
     "password.changed": pgettext_lazy("audit", "changed the password"),

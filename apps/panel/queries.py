@@ -10,9 +10,14 @@ from uuid import UUID
 from apps.access.models import Application, User
 from apps.core import clock
 from apps.dispatch.queries import waiting_for
+from apps.projects.models import Project
 from apps.projects.queries import current_bindings
 from apps.runs.models import Run, Skip
 from apps.runs.queries import latest_attempts, usual_durations
+from apps.triggers import queries as triggers
+from apps.triggers.models import Trigger
+
+LEFT_MOST = 100
 
 
 @dataclass(frozen=True)
@@ -104,3 +109,41 @@ def skip_rows(found: Sequence[Skip]) -> list[SkipRow]:
     """Skips with the names of who wanted to start; one query."""
     people = names(skip.triggered_by_id for skip in found)
     return [SkipRow(skip, people.get(skip.triggered_by_id, "")) for skip in found]
+
+
+@dataclass(frozen=True)
+class LeftRow:
+    """A schedule that goes on without its author, in words."""
+
+    trigger: Trigger
+    project: Project
+    words: str
+    author: str
+
+
+@dataclass(frozen=True)
+class LeftBehind:
+    """`rows` are of projects the visitor may read, `elsewhere` counts those of others; both up to LEFT_MOST."""
+
+    rows: list[LeftRow]
+    elsewhere: int
+
+
+def left_behind(projects: Sequence[Project], author_id: str | None = None) -> LeftBehind:
+    """Schedules of all disabled people, or of one author whatever their state; three queries."""
+    mine = {project.pk: project for project in projects}
+    found = triggers.left_behind(author_id)
+    here = found.filter(project__in=mine).select_related("task").order_by("created_at", "id")[:LEFT_MOST]
+    authors = names(trigger.author_id for trigger in here)
+    return LeftBehind(
+        [
+            LeftRow(
+                trigger,
+                mine[trigger.project_id],
+                triggers.words(trigger),
+                authors.get(trigger.author_id, trigger.author_id),
+            )
+            for trigger in here
+        ],
+        len(found.exclude(project__in=mine).values_list("pk")[:LEFT_MOST]),
+    )

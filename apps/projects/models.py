@@ -73,6 +73,7 @@ class ProjectRoleBinding(models.Model):
                 F("version").desc(),
                 name="project_role_binding_subject",
             ),
+            models.Index(fields=["project", "created_at", "id"], name="project_role_binding_history"),
         ]
         constraints = [
             # Read backwards it serves the hot authorization read of the current binding.

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import Exists, OuterRef, QuerySet, Subquery
 
 from apps.core import ids, pages
 from apps.core.errors import NotFound
+from apps.identity.models import IdentitySubject
 from apps.identity.principals import PolicySubject
 from apps.projects.models import Project, ProjectOwnerBootstrapChallenge, ProjectRoleBinding, Role
 
@@ -102,6 +103,50 @@ def is_owner(project_id: str, subject: PolicySubject) -> bool:
         .filter(project=project_id, subject_type=subject.type, subject_id=subject.id, role=Role.OWNER)
         .exists()
     )
+
+
+def page_history(
+    project_id: str, *, limit: int = pages.DEFAULT_LIMIT, cursor: str | None = None
+) -> pages.Page[ProjectRoleBinding]:
+    """Every change of a role there ever was, newest first; `previous_role` is what it was before (None: nothing)."""
+    before = ProjectRoleBinding.objects.filter(
+        project=OuterRef("project"),
+        subject_type=OuterRef("subject_type"),
+        subject_id=OuterRef("subject_id"),
+        version=OuterRef("version") - 1,
+    )
+    return pages.paginate(
+        ProjectRoleBinding.objects.filter(project=project_id).annotate(
+            previous_role=Subquery(before.values("role")[:1])
+        ),
+        [pages.moment("created_at", descending=True), pages.identifier(descending=True)],
+        kind="role-history",
+        scope={"project": project_id},
+        limit=limit,
+        cursor=cursor,
+    )
+
+
+def acting_owners() -> QuerySet[ProjectRoleBinding]:
+    """Who owns which project now and could act: a subject that is disabled, or that there is not, does not count."""
+    alive = IdentitySubject.objects.filter(
+        pk=OuterRef("subject_id"), type=OuterRef("subject_type"), status=IdentitySubject.Status.ACTIVE
+    )
+    return current_bindings().filter(Exists(alive), role=Role.OWNER)
+
+
+def owned_alone(subject: PolicySubject) -> list[Project]:
+    """The active projects that a subject owns and nobody else who could act, by short name; one query."""
+    own = current_bindings().filter(
+        project=OuterRef("pk"), subject_type=subject.type, subject_id=subject.id, role=Role.OWNER
+    )
+    others = (
+        acting_owners()
+        .filter(project=OuterRef("pk"))
+        .exclude(subject_type=subject.type, subject_id=subject.id)
+    )
+    rows = Project.objects.filter(Exists(own), ~Exists(others), status=Project.Status.ACTIVE)
+    return list(rows.order_by("slug"))
 
 
 def is_claimable(project_id: str = DEFAULT_PROJECT) -> bool:

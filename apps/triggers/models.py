@@ -83,6 +83,7 @@ class Trigger(models.Model):
             models.Index(fields=["project", "fire_at"], name="trigger_project"),
             models.Index(fields=["fire_at"], condition=Q(fire_at__isnull=False), name="trigger_due"),
             models.Index(fields=["id"], condition=Q(kind="boot"), name="trigger_boot"),
+            models.Index(fields=["author_id"], name="trigger_author"),
         ]
         constraints = [
             models.UniqueConstraint(

@@ -8,10 +8,11 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Exists, Min, OuterRef
+from django.db.models import Exists, Min, OuterRef, QuerySet
 
 from apps.core import clock, ids, pages
 from apps.identity.models import IdentitySubject
+from apps.projects.models import Project
 from apps.projects.queries import attach
 from apps.runs.models import Skip
 from apps.tasks.models import Task
@@ -91,14 +92,24 @@ def upcoming(project_id: str, limit: int = 5) -> list[Trigger]:
     return list(rows.select_related("task").order_by("fire_at")[:limit])
 
 
-def stranded(
-    project_id: str, *, limit: int = pages.DEFAULT_LIMIT, cursor: str | None = None
-) -> pages.Page[Trigger]:
-    """Enabled triggers whose author is disabled: they fire all the same, and somebody should look at them."""
+def left_behind(author_id: str | None = None) -> QuerySet[Trigger]:
+    """Enabled triggers of all active projects whose author is disabled: they fire all the same, and somebody should
+    look at them. With `author_id` those of one author, disabled or not.
+    """
+    rows = Trigger.objects.filter(enabled=True, task__archived_at=None, project__status=Project.Status.ACTIVE)
+    if author_id is not None:
+        return rows.filter(author_id=author_id)
     gone = IdentitySubject.objects.filter(
         pk=OuterRef("author_id"), type=OuterRef("author_type"), status=IdentitySubject.Status.DISABLED
     )
-    rows = Trigger.objects.filter(Exists(gone), project_id=project_id, enabled=True, task__archived_at=None)
+    return rows.filter(Exists(gone))
+
+
+def stranded(
+    project_id: str, *, limit: int = pages.DEFAULT_LIMIT, cursor: str | None = None
+) -> pages.Page[Trigger]:
+    """What is left behind in one project, oldest first; each trigger with its task."""
+    rows = left_behind().filter(project_id=project_id)
     found = pages.paginate(
         rows.select_related("task"),
         OLDEST_FIRST,

@@ -26,7 +26,10 @@ from apps.audit.models import AuditEntry
 from apps.core import clock
 from apps.core.errors import DomainError
 from apps.identity.models import IdentitySubject
-from tests.people import PASSWORD, ROOT, Api, account, signed_in, subject
+from apps.projects.errors import LastOwner
+from apps.projects.queries import acting_owners
+from apps.projects.services import change_role
+from tests.people import PASSWORD, ROOT, Api, account, give, grant, project, signed_in, subject
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -155,3 +158,19 @@ def test_a_link_used_while_its_maker_is_shut_out_gives_nothing_afterwards(seeded
         )  # fmt: skip
         if outcomes == ["done", "done"]:
             assert acts == ["subject.disabled", "invitation.accepted"]
+
+
+def test_of_two_owners_one_stays_who_could_act(seeded: None) -> None:
+    """One is disabled while the other gives the role up: one of the two must fail."""
+    root = account("root", administrator=True)
+    for number in range(4):
+        one, two = account(f"one-{number}"), account(f"two-{number}")
+        owned = project(one, f"owned-{number}")
+        give(two, "owner", owned)
+        given = grant(two, "policy.manage", owned)
+        outcomes = at_once(
+            partial(change_person, one.subject_id, 1, status="disabled", actor=subject(root), origin="tests"),
+            partial(change_role, given, subject(two), None, expected_version=1, mutation_id="m"),
+        )
+        assert outcomes == [LastOwner.__name__, "done"]
+        assert acting_owners().filter(project=owned).count() == 1

@@ -6,15 +6,25 @@ import re
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from apps.access.models import ApiToken, User
+from apps.access.services import change_person
+from apps.audit.models import AuditEntry
 from apps.dispatch.models import Worker
 from apps.dispatch.services.workers import register
+from apps.identity.models import IdentitySubject
 from apps.projects.models import Project
 from apps.projects.queries import roles_of
-from tests.panel.kit import browser
-from tests.people import PASSWORD, account, age_sign_ins, member, project, subject
+from apps.projects.services import follow_roles
+from apps.tasks.models import Task
+from apps.triggers.drafts import TriggerDraft
+from apps.triggers.models import Trigger
+from apps.triggers.services import create_trigger
+from tests.panel.kit import a_task, browser
+from tests.people import PASSWORD, account, age_sign_ins, give, grant, member, project, subject
 
 pytestmark = pytest.mark.django_db
 
@@ -257,3 +267,79 @@ def test_nul_in_an_address_reaches_no_database(
     client: Client, method: str, address: str, status: int
 ) -> None:
     assert getattr(client, method)(address).status_code == status
+
+
+def test_the_history_says_who_changed_what_from_what_to_what_and_how(client: Client, owner: User) -> None:
+    sam = account("sam")
+    client.post(f"{PROJECT}roles/", {"username": "sam", "role": "viewer"})
+    client.post(f"{PROJECT}roles/", {"username": "sam", "role": "operator"})
+    follow_roles(subject(account("ivy")), "oidc:main", {"default": "viewer"})
+    client.post(f"{PROJECT}roles/", {"subject_type": "user", "subject_id": sam.subject_id, "version": "2"})
+    html = client.get(f"{PROJECT}?history=1").content.decode()
+    rows = [
+        [re.sub(r"<[^>]+>", "", cell).strip() for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)]
+        for row in re.findall(r'<tr data-row="[^"]+">(.*?)</tr>', html, re.DOTALL)
+    ]
+    told = [(row[0], row[1], row[2], row[4], row[5]) for row in rows]
+    assert told == [
+        ("sam", "Operator", "revoked", "ann", "by hand"),
+        ("ivy", "none", "Viewer", "–", "groups at oidc:main"),
+        ("sam", "Viewer", "Operator", "ann", "by hand"),
+        ("sam", "none", "Viewer", "ann", "by hand"),
+        ("ann", "none", "Owner", "–", "tests"),
+    ]
+
+
+def test_the_history_costs_the_same_for_many(client: Client) -> None:
+    def look() -> int:
+        with CaptureQueriesContext(connection) as seen:
+            assert client.get(f"{PROJECT}?history=1").status_code == 200
+        return len(seen)
+
+    before = look()
+    for number in range(30):
+        give(account(f"p{number}"), "viewer")
+    assert look() == before
+
+
+def test_whoever_is_shut_out_leaves_no_project_without_an_owner_by_a_slip(client: Client) -> None:
+    olga = account("olga")
+    project(olga, "hers")
+    page = f"/panel/people/{olga.subject_id}/"
+    assert "Nobody else owns:" in client.get(page).content.decode()
+    sent = {"change": "disable", "version": "1"}
+    said = client.post(f"{page}change/", sent, follow=True).content.decode()
+    assert "last_owner" in said and IdentitySubject.objects.get(pk=olga.subject_id).status == "active"
+    client.post(f"{page}change/", {**sent, "leave_ownerless": "1"})
+    assert IdentitySubject.objects.get(pk=olga.subject_id).status == "disabled"
+    entry = AuditEntry.objects.get(action="owner.shut_out")
+    assert Project.objects.get(pk=entry.scope).slug == "hers" and entry.subject_id == olga.subject_id
+    assert "Nobody else owns:" not in client.get(page).content.decode()
+
+
+def test_schedules_of_disabled_people_are_listed_with_links(client: Client, owner: User) -> None:
+    left, stays = member("operator", "olga"), member("operator", "otto")
+    hers = account("hera")
+    elsewhere = project(hers, "hers")
+    give(left, "operator", elsewhere)
+    cron = TriggerDraft(kind="cron", schedule="0 3 * * *")
+    for who, where, name in (
+        (left, "default", "Back up"),
+        (stays, "default", "Sweep"),
+        (left, elsewhere, "Secret plan"),
+    ):
+        task = a_task(owner if where == "default" else hers, name, where)
+        create_trigger(grant(who, "task.update", where), grant(who, "run.start", where), task.pk, cron)
+    person = f"/panel/people/{left.subject_id}/"
+    shown = client.get(person).content.decode()
+    assert "/panel/p/default/task/back-up/triggers/" in shown, "before somebody is disabled too"
+    assert "1 more in projects in which you have no role" in shown and "Secret plan" not in shown
+    assert "Schedules of people who are disabled" not in client.get("/panel/people/").content.decode()
+    change_person(left.subject_id, 1, status="disabled", actor=subject(owner), origin="tests")
+    listed = client.get("/panel/people/").content.decode()
+    assert "/panel/p/default/task/back-up/triggers/" in listed and "olga" in listed
+    assert "Sweep" not in listed and "Secret plan" not in listed
+    assert "1 more in projects in which you have no role" in listed
+    task = Task.objects.get(slug="back-up")
+    Trigger.objects.filter(task=task).update(enabled=False, fire_at=None)
+    assert "back-up/triggers" not in client.get("/panel/people/").content.decode()

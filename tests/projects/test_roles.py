@@ -5,13 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.core.management import call_command
 
+from apps.access.services import create_application
 from apps.audit.models import AuditEntry
-from apps.core import ids
+from apps.core import clock, ids
 from apps.core.errors import Forbidden
+from apps.identity.principals import PolicySubject
 from apps.identity.services import set_subject_status
 from apps.projects.models import ProjectRoleBinding
-from apps.projects.services import change_role, set_project_status
+from apps.projects.queries import is_owner
+from apps.projects.services import (
+    Binding,
+    append_role_binding,
+    change_role,
+    follow_roles,
+    set_project_status,
+)
 from tests.people import ROOT, Api, account, api, give, grant, member, other_subject, subject, token
 
 pytestmark = pytest.mark.django_db
@@ -171,3 +181,48 @@ def test_a_grant_is_good_for_its_own_permission_only() -> None:
         change_role(grant(owner, "project.read"), subject(owner), None, expected_version=1, mutation_id="m")
     with pytest.raises(Forbidden):
         set_project_status(grant(owner, "policy.manage"), 1, "archived")
+
+
+def test_an_owner_that_there_is_not_is_no_other_owner() -> None:
+    owner = member("owner")
+    give(PolicySubject("api_app", "app_that_nobody_made"), "owner")
+    person = account("person")
+    give(PolicySubject("agent", person.subject_id), "owner")
+    answer = change(api(owner), owner, None, 1)
+    assert (answer.status_code, answer.json()["code"]) == (409, "last_owner")
+
+
+def test_nobody_is_shut_out_who_alone_owns_a_project() -> None:
+    """People and applications; an archived project needs nobody, and whoever insists is on record."""
+    root, ann, bob = account("root", administrator=True), member("owner", "ann"), member("admin", "bob")
+    caller = api(root)
+    path = f"people/{ann.subject_id}"
+    answer = caller("PATCH", path, {"status": "disabled"}, If_Match='"1"')
+    assert (answer.status_code, answer.json()["code"], answer.json()["projects"]) == (
+        409, "last_owner", ["default"],
+    )  # fmt: skip
+    app = create_application("api_app", "ci", actor=ROOT, origin="tests")
+    give(PolicySubject("api_app", app.pk), "owner")
+    assert caller("PATCH", path, {"status": "disabled"}, If_Match='"1"').status_code == 200
+    answer = caller("PATCH", f"applications/{app.pk}", {"status": "disabled"}, If_Match='"1"')
+    assert (answer.status_code, answer.json()["code"]) == (409, "last_owner")
+    renamed = caller("PATCH", f"applications/{app.pk}", {"name": "robot"}, If_Match='"1"')
+    assert renamed.status_code == 200, "what disables nobody is not asked"
+    insisted = {"status": "disabled", "leave_ownerless": True}
+    assert caller("PATCH", f"applications/{app.pk}", insisted, If_Match='"2"').status_code == 200
+    entry = AuditEntry.objects.get(action="owner.shut_out")
+    assert (entry.scope, entry.actor_id, entry.subject_id) == ("default", root.subject_id, app.pk)
+    call_command("recover_owner", "default", username="bob")
+    set_project_status(grant(bob, "project.manage"), 1, "archived")
+    answer = caller("PATCH", f"people/{bob.subject_id}", {"status": "disabled"}, If_Match='"1"')
+    assert answer.status_code == 200
+
+
+def test_groups_at_a_provider_never_touch_an_owner_whoever_made_them_one() -> None:
+    first, recovered = account("first"), account("recovered")
+    for number, (who, by) in enumerate(((first, "owner-bootstrap"), (recovered, "console"))):
+        maker = PolicySubject("system", by)
+        append_role_binding(0, Binding("default", subject(who), 1, "owner", f"m{number}", maker, clock.now()))
+        for wanted in ({"default": "viewer"}, {}):
+            follow_roles(subject(who), "oidc:main", wanted)
+        assert is_owner("default", subject(who))

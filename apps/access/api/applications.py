@@ -73,6 +73,9 @@ class ApplicationChangeSerializer(StrictSerializer):
     name = serializers.CharField(max_length=128)
     description = serializers.CharField(max_length=400, allow_blank=True)
     status = serializers.CharField(max_length=16, help_text="`active` or `disabled`.")
+    leave_ownerless = serializers.BooleanField(
+        help_text="With `disabled`: even where nobody else owns a project of theirs (else 409 `last_owner`)."
+    )
 
 
 class NewCredentialSerializer(NewTokenSerializer):

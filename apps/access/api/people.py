@@ -47,6 +47,9 @@ class PersonChangeSerializer(StrictSerializer):
 
     status = serializers.CharField(max_length=16, help_text="`active` or `disabled`.")
     is_administrator = serializers.BooleanField()
+    leave_ownerless = serializers.BooleanField(
+        help_text="With `disabled`: even where nobody else owns a project of theirs (else 409 `last_owner`)."
+    )
 
 
 class NewPersonSerializer(StrictSerializer):
@@ -134,6 +137,7 @@ class OnePerson(Endpoint):
             version,
             status=changes.get("status"),
             administrator=changes.get("is_administrator"),
+            leave_ownerless=bool(changes.get("leave_ownerless")),
             actor=self.principal.subject,
             origin=ORIGIN,
         )

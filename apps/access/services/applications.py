@@ -13,6 +13,7 @@ from apps.core.errors import InvalidInput, NotFound
 from apps.identity import services as identity
 from apps.identity.models import IdentitySubject, SubjectType
 from apps.identity.principals import PolicySubject
+from apps.projects.services import shut_out
 
 TYPES = (SubjectType.API_APP, SubjectType.AGENT, SubjectType.MCP_CLIENT, SubjectType.WORKER)
 
@@ -42,10 +43,15 @@ def update_application(
     name: str | None = None,
     description: str | None = None,
     status: str | None = None,
+    leave_ownerless: bool = False,
     actor: PolicySubject,
     origin: str,
 ) -> Application:
-    """Changes what is given; disabling stops its tokens at once. Raises NotFound, VersionConflict, InvalidInput."""
+    """Changes what is given; disabling stops its tokens at once.
+
+    `leave_ownerless` disables also the only owner of a project. Raises NotFound, VersionConflict, InvalidInput,
+    LastOwner.
+    """
     rows = Application.objects.filter(pk=subject_id)
     row = db.lock(rows).first()
     if row is None:
@@ -59,6 +65,13 @@ def update_application(
     cas.update(
         rows, version=version, updated_at=clock.now(), name=after["name"], description=after["description"]
     )
+    if status == "disabled" and subject.status != "disabled":
+        shut_out(
+            PolicySubject(subject.type, subject_id),
+            leave_ownerless=leave_ownerless,
+            actor=actor,
+            origin=origin,
+        )
     if status is not None and status != subject.status:
         identity.set_subject_status(subject_id, subject.version, status, actor=actor, origin=origin)
     _record(row, "application.updated", actor, after, origin)

@@ -14,6 +14,7 @@ from apps.core.errors import InvalidInput, NotFound, VersionConflict
 from apps.identity import services as identity
 from apps.identity.models import IdentitySubject
 from apps.identity.principals import PolicySubject
+from apps.projects.services import shut_out
 
 
 @db.write_transaction
@@ -23,14 +24,16 @@ def change_person(
     *,
     status: str | None = None,
     administrator: bool | None = None,
+    leave_ownerless: bool = False,
     actor: PolicySubject,
     origin: str,
 ) -> User:
     """Enables or disables a person, or makes them instance administrator or not any more.
 
     Disabling ends every session for good and stops every token until the person is enabled again; roles stay.
-    Nobody does this to themselves, and one enabled administrator stays. `version` is the subject's, and is raised
-    by each change. Raises NotFound, VersionConflict, NotYourself, LastAdministrator, InvalidInput.
+    Nobody does this to themselves, and one enabled administrator stays. `leave_ownerless` disables also the only
+    owner of a project. `version` is the subject's, and is raised by each change. Raises NotFound, VersionConflict,
+    NotYourself, LastAdministrator, LastOwner, InvalidInput.
     """
     # One lock for all: two administrators who disable each other at once must not both succeed.
     list(db.lock(User.objects.filter(is_superuser=True).order_by("pk")))
@@ -50,6 +53,10 @@ def change_person(
         raise NotYourself
     if loses and not _others(user).exists():
         raise LastAdministrator
+    if wanted[0] == "disabled" and subject.status != "disabled":
+        shut_out(
+            PolicySubject("user", subject_id), leave_ownerless=leave_ownerless, actor=actor, origin=origin
+        )
     if wanted[0] == subject.status:
         identity.count_change(subject_id, version)
     else:

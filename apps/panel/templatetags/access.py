@@ -1,4 +1,4 @@
-"""Filters that say in words how somebody signed in, and from what."""
+"""Filters that say in words how somebody signed in, from what, and where a role comes from."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ import re
 from django import template
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, pgettext_lazy
+from django.utils.translation import gettext_lazy, pgettext, pgettext_lazy
+
+from apps.access.oidc import providers
+from apps.projects.models import ProjectRoleBinding
+from apps.projects.services.derived import SOURCES
 
 register = template.Library()
 
@@ -29,6 +33,14 @@ _TYPES: dict[str, Promise] = {
     "agent": pgettext_lazy("subject", "Agent"),
     "mcp_client": pgettext_lazy("subject", "MCP client"),
     "worker": pgettext_lazy("subject", "Worker"),
+}
+_SOURCES: dict[str, Promise] = {
+    "invitation": pgettext_lazy("source of a role", "link for somebody new"),
+    "project-created": pgettext_lazy("source of a role", "made the project"),
+}
+_SYSTEM_SOURCES: dict[str, Promise] = {
+    "owner-bootstrap": pgettext_lazy("source of a role", "set-up link"),
+    "console": pgettext_lazy("source of a role", "console"),
 }
 # The first that matches counts: browsers name their forebears too.
 _BROWSERS = (
@@ -60,6 +72,20 @@ def assurance_word(assurance: str) -> str:
 def subject_type(kind: str) -> str:
     """`Agent`."""
     return str(_TYPES.get(kind, kind))
+
+
+@register.filter
+def role_source(row: ProjectRoleBinding) -> str:
+    """How a role came or went: by hand, by a provider's groups, by a link."""
+    if row.changed_by_type == "system":
+        provider = providers.find_key(row.changed_by_id)
+        if provider is not None:
+            return _("groups at %(name)s") % {"name": provider.name}
+        if row.changed_by_id.startswith(SOURCES):
+            return _("groups at %(name)s") % {"name": row.changed_by_id}
+        return str(_SYSTEM_SOURCES.get(row.changed_by_id, row.changed_by_id))
+    kind = row.mutation_id.partition(":")[0]
+    return str(_SOURCES.get(kind, pgettext("source of a role", "by hand")))
 
 
 @register.filter

@@ -19,7 +19,7 @@ from apps.identity.principals import PolicySubject
 from apps.panel.form_values import version
 from apps.panel.page import ADMINISTRATOR, ORIGIN, Action, Page
 from apps.panel.views.tokens import RevokeToken, RotateToken, Tokens
-from apps.projects.queries import roles_of
+from apps.projects.queries import owned_alone, roles_of
 
 
 class ApplicationList(Page):
@@ -80,6 +80,7 @@ class _ApplicationPage(_OfApplication, Tokens):
             "title": self.application.name,
             "application": self.application,
             "roles": roles_of(self.owner()),
+            "alone": owned_alone(self.owner()) if self.application.subject.status == "active" else [],
         }
         return super().show(status, template, **{**about, **context})
 
@@ -121,6 +122,7 @@ class ChangeApplication(_OfApplication, Action):
                 name=post.get("name") if status is None else None,
                 description=post.get("description") if status is None else None,
                 status=status,
+                leave_ownerless=post.get("leave_ownerless") == "1",
                 actor=self.visitor.principal.subject,
                 origin=ORIGIN,
             )

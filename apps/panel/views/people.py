@@ -17,6 +17,7 @@ from apps.access.services import create_account
 from apps.core import pages
 from apps.core.errors import DomainError
 from apps.panel.page import ADMINISTRATOR, ORIGIN, Page
+from apps.panel.queries import left_behind
 
 
 @method_decorator(sensitive_post_parameters("password"), name="dispatch")
@@ -58,4 +59,10 @@ class People(Page):
             scope={},
             cursor=self.request.GET.get("cursor"),
         )
-        return self.show(status, page=page, rules=password_validators_help_texts(), **context)
+        return self.show(
+            status,
+            page=page,
+            left=left_behind(self.visitor.projects),
+            rules=password_validators_help_texts(),
+            **context,
+        )

@@ -15,7 +15,8 @@ from apps.core.errors import InvalidInput, NotFound
 from apps.identity.principals import PolicySubject
 from apps.panel.form_values import version
 from apps.panel.page import ADMINISTRATOR, ORIGIN, Action, Page
-from apps.projects.queries import roles_of
+from apps.panel.queries import left_behind
+from apps.projects.queries import owned_alone, roles_of
 
 _CHANGES: dict[str, dict[str, Any]] = {
     "disable": {"status": "disabled"},
@@ -48,6 +49,8 @@ class ShowPerson(Page):
             tokens=queries.count_tokens(subject),
             ways=queries.ways_of(subject),
             roles=roles_of(PolicySubject("user", subject)),
+            alone=owned_alone(PolicySubject("user", subject)) if user.subject.status == "active" else [],
+            left=left_behind(self.visitor.projects, subject),
             own=subject == self.visitor.principal.subject.id,
         )
 
@@ -68,6 +71,7 @@ class ChangePerson(Action):
             subject,
             version(self.request),
             **wanted,
+            leave_ownerless=post.get("leave_ownerless") == "1",
             actor=self.visitor.principal.subject,
             origin=ORIGIN,
         )

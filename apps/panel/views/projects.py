@@ -61,16 +61,13 @@ class ShowProject(Page):
 
     def get(self, request: HttpRequest, p: str) -> HttpResponse:
         history = request.GET.get("history") == "1"
-        page = projects.page_bindings(self.project.pk, history=history, cursor=request.GET.get("cursor"))
+        find = projects.page_history if history else projects.page_bindings
+        page = find(self.project.pk, cursor=request.GET.get("cursor"))
         people = queries.names(
             [*(row.subject_id for row in page.items), *(row.changed_by_id for row in page.items)]
         )
         rows = [
-            (
-                row,
-                people.get(row.subject_id, row.subject_id),
-                people.get(row.changed_by_id, row.changed_by_id),
-            )
+            (row, people.get(row.subject_id, row.subject_id), people.get(row.changed_by_id, ""))
             for row in page.items
         ]
         owner = self.visitor.roles[self.project.pk] == Role.OWNER

@@ -67,7 +67,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'project_role_bindings',
-                'indexes': [models.Index(models.F('subject_type'), models.F('subject_id'), models.F('project'), models.OrderBy(models.F('version'), descending=True), name='project_role_binding_subject')],
+                'indexes': [models.Index(models.F('subject_type'), models.F('subject_id'), models.F('project'), models.OrderBy(models.F('version'), descending=True), name='project_role_binding_subject'), models.Index(fields=['project', 'created_at', 'id'], name='project_role_binding_history')],
                 'constraints': [models.UniqueConstraint(fields=('project', 'subject_type', 'subject_id', 'version'), name='project_role_binding_version'), models.UniqueConstraint(fields=('project', 'mutation_id'), name='project_role_binding_mutation'), models.CheckConstraint(condition=models.Q(('subject_type__in', ['user', 'api_app', 'mcp_client', 'agent', 'system', 'worker'])), name='project_role_binding_subject_check'), models.CheckConstraint(condition=models.Q(('changed_by_type__in', ['user', 'api_app', 'mcp_client', 'agent', 'system', 'worker'])), name='project_role_binding_by_check'), models.CheckConstraint(condition=models.Q(('role__in', ['owner', 'admin', 'operator', 'viewer'])), name='project_role_binding_role_check'), models.CheckConstraint(condition=models.Q(('version__gte', 1)), name='project_role_binding_version_ck'), models.CheckConstraint(condition=models.Q(models.Q(('role__isnull', False), ('state', 'active')), models.Q(('role__isnull', True), ('state', 'revoked')), _connector='OR'), name='project_role_binding_state_check')],
             },
         ),

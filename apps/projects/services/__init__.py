@@ -17,6 +17,7 @@ from apps.projects.services.roles import (
     append_role_binding,
     change_role,
     recover_ownership,
+    shut_out,
 )
 
 __all__ = [
@@ -34,5 +35,6 @@ __all__ = [
     "issue_owner_bootstrap",
     "recover_ownership",
     "set_project_status",
+    "shut_out",
     "update_project",
 ]

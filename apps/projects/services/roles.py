@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from django.db.models import Exists, OuterRef, QuerySet
 from django.utils.translation import gettext_lazy as _
 
 from apps.audit import services as audit
@@ -14,7 +13,6 @@ from apps.core import clock, db, ids
 from apps.core.errors import InvalidInput
 from apps.core.fields import MAX_VERSION
 from apps.identity import queries as identity
-from apps.identity.models import IdentitySubject
 from apps.identity.principals import PolicySubject
 from apps.projects import queries
 from apps.projects.errors import (
@@ -151,6 +149,37 @@ def change_role(
 
 
 @db.write_transaction
+def shut_out(subject: PolicySubject, *, leave_ownerless: bool, actor: PolicySubject, origin: str) -> None:
+    """What a subject leaves behind that is about to be disabled: no active project without an owner by a slip.
+
+    With `leave_ownerless` the projects are left so, and their audit trails say it; at the console `recover_owner`
+    names another. The caller holds the subject's row and disables it in the same transaction. Raises LastOwner,
+    which names the projects by `projects`.
+    """
+    owned = queries.current_bindings().filter(
+        subject_type=subject.type, subject_id=subject.id, role=Role.OWNER
+    )
+    # Whoever revokes the other owner at this moment holds the same rows.
+    list(db.lock(Project.objects.filter(pk__in=list(owned.values_list("project", flat=True))).order_by("pk")))
+    alone = queries.owned_alone(subject)
+    if alone and not leave_ownerless:
+        raise LastOwner(
+            _(
+                "Nobody else owns a project of theirs. Name another owner first, or say that it may have none."
+            ),
+            projects=[project.slug for project in alone],
+        )
+    for project in alone:
+        audit.record(
+            project.pk,
+            actor=actor.pair,
+            action="owner.shut_out",
+            subject=subject.pair,
+            origin=origin,
+        )
+
+
+@db.write_transaction
 def recover_ownership(project_id: str, subject: PolicySubject) -> Appended:
     """Makes a person owner of a project that nobody owns who could act; for the console alone (§5.4, §13.2).
 
@@ -158,7 +187,7 @@ def recover_ownership(project_id: str, subject: PolicySubject) -> Appended:
     """
     if db.lock(Project.objects.filter(pk=project_id)).first() is None:
         raise ProjectNotFound
-    if _acting_owners(project_id).filter(subject_type="user").exists():
+    if queries.acting_owners().filter(project=project_id, subject_type="user").exists():
         raise OwnerPresent
     _require_user(subject, active=True)
     version = _current_version(project_id, subject)
@@ -223,16 +252,8 @@ def _current_role(project_id: str, subject: PolicySubject) -> str | None:
 
 def _has_other_owner(project_id: str, subject: PolicySubject) -> bool:
     """Whether somebody else owns the project and could act."""
-    others = _acting_owners(project_id).exclude(subject_type=subject.type, subject_id=subject.id)
-    return others.exists()
-
-
-def _acting_owners(project_id: str) -> QuerySet[ProjectRoleBinding]:
-    """Who owns the project; a disabled subject could not act and does not count."""
-    disabled = IdentitySubject.objects.filter(
-        pk=OuterRef("subject_id"), status=IdentitySubject.Status.DISABLED
-    )
-    return queries.current_bindings().filter(~Exists(disabled), project=project_id, role=Role.OWNER)
+    others = queries.acting_owners().filter(project=project_id)
+    return others.exclude(subject_type=subject.type, subject_id=subject.id).exists()
 
 
 def _require_user(subject: PolicySubject, *, active: bool = False) -> None:
