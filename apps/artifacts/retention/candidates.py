@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from django.db.models import OuterRef, Q, QuerySet, Subquery
+from django.db.models import OuterRef, Q, QuerySet, Subquery, UUIDField
 
 from apps.artifacts import facts
 from apps.artifacts.errors import RetentionPageInvalid
@@ -163,7 +163,8 @@ def _of_tasks(
         if number:
             nth = logs[number - 1 : number]
             rows = rows.annotate(
-                edge_at=Subquery(nth.values("finished_at")), edge=Subquery(nth.values("attempt_id"))
+                edge_at=Subquery(nth.values("finished_at")),
+                edge=Subquery(nth.values("attempt_id"), output_field=UUIDField()),
             )
         for row in rows.values("pk", "pinned", "success", *(("edge_at", "edge") if number else ())):
             if row["pinned"]:

@@ -108,9 +108,13 @@ def _count(rows: Sequence[Sequence[Any]], sign: int) -> None:
         bulk.insert_or_update(StoredTotal, ["task_id", "project_id", "logs", "bytes"], values, _ADD)
         return
     # An insert would be checked before it becomes an update, and there is no total below nothing.
-    for (task, _project), (logs, size) in sorted(sums.items()):
-        row = db.lock(StoredTotal.objects.filter(pk=task)).get()
-        StoredTotal.objects.filter(pk=task).update(logs=row.logs + logs, bytes=row.bytes + size)
+    tasks = [task for task, _project in sums]
+    rest = {row.pk: row for row in db.lock(StoredTotal.objects.filter(pk__in=tasks).order_by("task_id"))}
+    left = [
+        (task, rest[task].logs + logs, rest[task].bytes + size)
+        for (task, _project), (logs, size) in sums.items()
+    ]
+    bulk.update_rows(StoredTotal, ["task_id"], ["logs", "bytes"], left)
 
 
 @dataclass(frozen=True)
