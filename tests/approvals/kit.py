@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from apps.access.models import User
 from apps.approvals import services
 from apps.approvals.models import ApprovalRequest, ApprovedActionDispatch, ApprovedActionExecution
 from apps.approvals.records import Action
 from apps.approvals.services import Consumption, NewRequest, Verdict, Wish
+from apps.approvals.services.deciding import decisions
 from apps.core import canonical, ids
 from apps.core.errors import DomainError
 from apps.identity.principals import PolicySubject
 from apps.projects import policy
 from apps.tasks.models import Task
 from apps.tasks.services import TaskDraft, create_task
+from apps.vault import keyring
 from tests import people
 
 HOUR_MS = 3_600_000
 DAY_MS = 86_400_000
+
+
+@pytest.fixture(autouse=True)
+def ready(tmp_path: Path, settings: Any) -> Iterator[None]:
+    """A keyring of the test's own; nobody decided anything in the last minute. Import it to have it."""
+    settings.KEYRING_PATH = tmp_path / "keyring.json"
+    keyring.create()
+    decisions.clear()
+    yield
+    decisions.clear()
 
 
 @dataclass

@@ -196,10 +196,7 @@ class Migration(migrations.Migration):
                     models.CheckConstraint(
                         condition=models.Q(
                             ("expires_at__gt", models.F("requested_at")),
-                            (
-                                "requested_at__gte",
-                                datetime.datetime(1970, 1, 1, 0, 0, tzinfo=datetime.UTC),
-                            ),
+                            ("requested_at__gte", datetime.datetime(1970, 1, 1, 0, 0, tzinfo=datetime.UTC)),
                         ),
                         name="approval_request_lifetime_check",
                     ),
@@ -615,10 +612,7 @@ class Migration(migrations.Migration):
                     ),
                     models.CheckConstraint(
                         condition=models.Q(
-                            (
-                                "created_at__gte",
-                                datetime.datetime(1970, 1, 1, 0, 0, tzinfo=datetime.UTC),
-                            )
+                            ("created_at__gte", datetime.datetime(1970, 1, 1, 0, 0, tzinfo=datetime.UTC))
                         ),
                         name="approved_action_dispatch_created_check",
                     ),
@@ -756,10 +750,7 @@ class Migration(migrations.Migration):
                     ),
                     models.CheckConstraint(
                         condition=models.Q(
-                            (
-                                "created_at__gte",
-                                datetime.datetime(1970, 1, 1, 0, 0, tzinfo=datetime.UTC),
-                            )
+                            ("created_at__gte", datetime.datetime(1970, 1, 1, 0, 0, tzinfo=datetime.UTC))
                         ),
                         name="approved_action_execution_created_check",
                     ),
@@ -1070,10 +1061,7 @@ class Migration(migrations.Migration):
                     ),
                     models.CheckConstraint(
                         condition=models.Q(
-                            (
-                                "created_at__gte",
-                                datetime.datetime(1970, 1, 1, 0, 0, tzinfo=datetime.UTC),
-                            ),
+                            ("created_at__gte", datetime.datetime(1970, 1, 1, 0, 0, tzinfo=datetime.UTC)),
                             ("updated_at__gte", models.F("created_at")),
                             models.Q(
                                 ("next_scan_at__isnull", True),
@@ -1164,7 +1152,11 @@ class Migration(migrations.Migration):
                     models.CheckConstraint(
                         condition=models.Q(
                             models.Q(("resolved_by_id__isnull", True), ("resolved_by_type__isnull", True)),
-                            models.Q(("resolved_by_type", "user"), ("resolved_by_id__isnull", False)),
+                            models.Q(
+                                ("resolved_by_type", "user"),
+                                ("resolved_by_id__isnull", False),
+                                ("resolved_by_type__isnull", False),
+                            ),
                             _connector="OR",
                         ),
                         name="approved_action_recovery_resolution_actor_check",
@@ -1177,7 +1169,12 @@ class Migration(migrations.Migration):
                                 ("evidence_digest__isnull", False),
                                 ("resolved_by_type__isnull", True),
                             ),
-                            models.Q(("resolved_by_type", "user"), ("source", "human")),
+                            models.Q(
+                                ("resolved_by_type", "user"),
+                                ("source", "human"),
+                                ("resolved_by_id__isnull", False),
+                                ("resolved_by_type__isnull", False),
+                            ),
                             _connector="OR",
                         ),
                         name="approved_action_recovery_resolution_source_tuple_check",
@@ -1190,10 +1187,7 @@ class Migration(migrations.Migration):
                     ),
                     models.CheckConstraint(
                         condition=models.Q(
-                            (
-                                "resolved_at__gte",
-                                datetime.datetime(1970, 1, 1, 0, 0, tzinfo=datetime.UTC),
-                            )
+                            ("resolved_at__gte", datetime.datetime(1970, 1, 1, 0, 0, tzinfo=datetime.UTC))
                         ),
                         name="approved_action_recovery_resolution_resolved_check",
                     ),
@@ -1398,10 +1392,7 @@ class Migration(migrations.Migration):
                         condition=models.Q(
                             ("created_at", models.F("finished_at")),
                             ("finished_at__gte", models.F("started_at")),
-                            (
-                                "started_at__gte",
-                                datetime.datetime(1970, 1, 1, 0, 0, tzinfo=datetime.UTC),
-                            ),
+                            ("started_at__gte", datetime.datetime(1970, 1, 1, 0, 0, tzinfo=datetime.UTC)),
                         ),
                         name="approved_run_receipt_timestamps_check",
                     ),

@@ -165,7 +165,7 @@ class ApprovedActionRecoveryResolution(models.Model):
             ),
             models.CheckConstraint(
                 condition=absent("resolved_by_type", "resolved_by_id")
-                | (Q(resolved_by_type="user") & present("resolved_by_id")),
+                | (Q(resolved_by_type="user") & present("resolved_by_type", "resolved_by_id")),
                 name="approved_action_recovery_resolution_actor_check",
             ),
             models.CheckConstraint(
@@ -173,7 +173,7 @@ class ApprovedActionRecoveryResolution(models.Model):
                     Q(source="automatic_evidence", decision__in=["confirm_succeeded", "confirm_failed"])
                     & present("evidence_digest") & absent("resolved_by_type")
                 )
-                | Q(source="human", resolved_by_type="user"),
+                | (Q(source="human", resolved_by_type="user") & present("resolved_by_type", "resolved_by_id")),
                 name="approved_action_recovery_resolution_source_tuple_check",
             ),
             fields.long("evidence_digest", 64, "approved_action_recovery_resolution_evidence_digest_check"),
