@@ -89,3 +89,10 @@ class ReceiptJournalConflict(Conflict):
     """The journal has no row of the attempt, or one that names another place of its receipt."""
 
     code = "receipt_journal_conflict"
+
+
+class EnvironmentTooLarge(InvalidInput):
+    """More than a process can be given; carries `names`, the biggest variables with their sizes."""
+
+    code = "environment_too_large"
+    message = _("The environment is larger than a process can be given.")

@@ -12,7 +12,9 @@ from django.conf import settings
 from apps.artifacts import facts, store
 from apps.core import canonical, clock, ids
 from apps.core.errors import DomainError
+from apps.dispatch import given as given_secrets
 from apps.dispatch import interpreters, run_as
+from apps.dispatch.errors import EnvironmentTooLarge
 from apps.dispatch.journal import shard_of
 from apps.dispatch.launcher.spec import (
     CommandBody,
@@ -36,7 +38,7 @@ _CACHED = 256
 
 
 class LaunchRefused(Exception):
-    """The attempt cannot be started; `code` goes into the run's error summary."""
+    """The attempt cannot be started; `code`, and what stands behind it, goes into the run's error summary."""
 
     def __init__(self, code: str) -> None:
         self.code = code
@@ -66,8 +68,9 @@ class Planner:
             self._refusal = error.code  # of every run: none may start as the panel's own user instead
 
     def knows(self, run: Run) -> bool:
-        """Whether planning this run asks the database nothing."""
-        return (run.project_id, str(run.task_id), run.task_revision) in self._known
+        """Whether planning this run asks the database nothing: values of secrets are never remembered."""
+        known = self._known.get((run.project_id, str(run.task_id), run.task_revision))
+        return known is not None and not known[0].execution.secrets
 
     def plan(self, run: Run, attempt: RunAttempt, project_slug: str, task_slug: str) -> Plan:
         """The specification of one attempt; raises LaunchRefused. Nothing is made on disk but the log root."""
@@ -75,24 +78,31 @@ class Planner:
             raise LaunchRefused(self._refusal)
         revision, recipe = self._resolve(run)
         execution = revision.execution
+        home = Path(settings.HOME, run_as.HOMES, run.project_id, str(run.task_id))
         try:
-            environment = recipes.materialise(recipe)
+            secrets = given_secrets.secrets_of(run.project_id, recipe, execution.secrets)
+            world = {
+                **self._environment(run, attempt, home, project_slug, task_slug),
+                **given_secrets.environment(recipe, secrets),
+            }
             given = payloads.open_input(run)
+            body = _body(execution, given.args, world["PATH"])
+            given_secrets.check_size(world, body, execution.before, execution.after)
             store.reserve(execution.log_quota_bytes)
+        except EnvironmentTooLarge as error:
+            raise LaunchRefused(f"{error.code}: {error.extra['names']}") from error
         except DomainError as error:
             raise LaunchRefused(error.code) from error
         except facts.UnsafeTarget as error:
             raise LaunchRefused("log_root_unsafe") from error
         token = ids.token()
-        home = Path(settings.HOME, run_as.HOMES, run.project_id, str(run.task_id))
         folder = attempt_folder(attempt)
-        world = {**self._environment(run, attempt, home, project_slug, task_slug), **environment}
         spec = LaunchSpec(
             run_id=str(run.pk),
             attempt_id=str(attempt.pk),
             callback_sequence=attempt.callback_sequence + 1,
             token=token,
-            body=_body(execution, given.args, world["PATH"]),
+            body=body,
             env=world,
             cwd=os.path.normpath(home / execution.work_dir) if execution.work_dir else str(home),
             attempt_dir=str(folder),
@@ -108,6 +118,8 @@ class Planner:
             deadline_at_ms=clock.now_ms() + execution.timeout_ms if execution.timeout_ms else None,
             grace_ms=execution.kill_grace_ms,
             input=canonical.dumps(given.input) if given.input is not None else None,
+            mask=secrets.mask,
+            secret_files=tuple(secrets.files.items()),
             run_as=self._other_user(home),
             limits=_limits(execution),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ from django.db import IntegrityError
 
 from apps.core import canonical, clock, db, ids
 from apps.core.errors import InvalidInput
-from apps.vault.errors import RecipeConflict, RecipeCorrupt, SecretsNotAvailable
+from apps.vault.errors import RecipeConflict, RecipeCorrupt
 from apps.vault.models import ExecutionContextRecipe
 
 MAX_BINDINGS = 256
@@ -137,20 +137,9 @@ def resolve_many(context_refs: Collection[str]) -> dict[str, Recipe]:
     return {row.context_ref: _read(row) for row in rows}
 
 
-def materialise(recipe: Recipe) -> dict[str, str]:
-    """The environment of an attempt, within the limits of §4.3; raises SecretsNotAvailable for secrets."""
-    checked = build(recipe.bindings)
-    environment: dict[str, str] = {}
-    for binding in checked.bindings:
-        if isinstance(binding, Secret):
-            raise SecretsNotAvailable
-        environment[binding.name] = binding.value
-    return environment
-
-
-def from_environment(values: Mapping[str, str]) -> list[Binding]:
-    """Public bindings of plain values."""
-    return [Public(name, value) for name, value in values.items()]
+def checked(recipe: Recipe) -> tuple[Binding, ...]:
+    """The bindings of a recipe whose rules all hold; raises InvalidInput."""
+    return build(recipe.bindings).bindings
 
 
 def _same(recipe: Recipe) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from pathlib import Path
 from threading import Barrier
 from typing import Any
 
@@ -16,9 +17,14 @@ from apps.projects.policy import Grant
 from apps.tasks import services
 from apps.tasks.models import Task, TaskExecutionRevision
 from apps.vault import recipes
-from apps.vault.errors import RecipeCorrupt, SecretsNotAvailable
+from apps.vault.errors import RecipeCorrupt
 from apps.vault.models import ExecutionContextRecipe
 from apps.vault.recipes import Public, Secret
+from tests.dispatch.conftest import home
+from tests.dispatch.sessions import Home
+from tests.runs import kit
+
+__all__ = ["home"]
 
 TOKEN = "qlsecret:v1:eyJwcm9qZWN0X2lkIjoiZGVmYXVsdCIsIm5hbWUiOiJBUElfVE9LRU4iLCJ2ZXJzaW9uIjozfQ"
 
@@ -107,7 +113,19 @@ def test_secrets_16_no_recipe_no_revision(monkeypatch: pytest.MonkeyPatch) -> No
     assert not Task.objects.exists()
 
 
-def test_secrets_17_a_missing_secret_makes_no_environment() -> None:
-    with pytest.raises(SecretsNotAvailable) as caught:
-        recipes.materialise(recipes.build([Secret("TOKEN", TOKEN)]))
-    assert caught.value.code == "plan_unavailable"
+def _files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if "locks" not in path.parts)
+
+
+def test_secrets_17_a_missing_secret_leaves_no_log_and_no_folder(home: Home) -> None:
+    task = kit.task(shell=f"touch {home.path}/ran", secrets={"TOKEN": "missing"})
+    run = kit.run_of(task)
+    home.session()
+    ended = kit.fresh(run)
+    assert (ended.status, ended.error_code, ended.error_summary) == (
+        "failed", "EXECUTOR_START_FAILED", "plan_unavailable",
+    )  # fmt: skip
+    assert not (home.path / "ran").exists()
+    assert not [name for name in _files(home.path) if name.startswith(("logs/", "homes/", "node/attempts/"))]
+    assert not list((home.path / "logs").glob("*"))
+    kit.check_history(run)

@@ -3,7 +3,7 @@
 Folders 0700, files 0600, created exclusively and never through a symlink.
 """
 # Why not pathlib: flags and modes that pathlib does not offer; the shim also stays small without it.
-# ruff: noqa: PTH102, PTH104, PTH106, PTH108, PTH112, PTH120
+# ruff: noqa: PTH101, PTH102, PTH104, PTH106, PTH108, PTH112, PTH120, PTH208
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ LOG_FACT = "log.json"
 SHELL_BODY = "body.sh"
 # Where the script has a user of its own, all that is its: its TMPDIR, and its output until the shim takes it over.
 WORK = "work"
+# Values of secrets that the script is given by file; gone with its end.
+SECRETS = "secrets"
 # What the script leaves in here is kept (collecting.py).
 FILES = "artifacts"
 OUTPUT_BYTES_MAX = 65_536
@@ -76,6 +78,11 @@ class AttemptFolder:
             self._given.append(spec.body.filename)
         if needs_file(spec):
             self._given.append(SHELL_BODY)
+        # By number: the name of a variable may be none of a file.
+        self.secrets = {
+            name: f"{SECRETS}/{number}" for number, (name, _value) in enumerate(spec.secret_files)
+        }
+        self._given.extend(self.secrets.values())
         self._descriptor = -1
 
     def prepare(self, spec: LaunchSpec) -> None:
@@ -105,6 +112,12 @@ class AttemptFolder:
             create_file(f"{self.path}/{spec.body.filename}", to_bytes(spec.body.source))
         elif isinstance(spec.body, ShellBody) and needs_file(spec):
             create_file(f"{self.path}/{SHELL_BODY}", to_bytes(spec.body.text))
+        if self.secrets:
+            # Only the files are the script's: the folder stays ours, so that its user puts nothing in their place.
+            os.mkdir(f"{self.path}/{SECRETS}", 0o700)
+            os.chmod(f"{self.path}/{SECRETS}", 0o700 if self._owner is None else PASSABLE)
+            for name, value in spec.secret_files:
+                create_file(f"{self.path}/{self.secrets[name]}", to_bytes(value))
         if self._owner is None:
             os.mkdir(self.files, 0o700)
         else:
@@ -141,6 +154,12 @@ class AttemptFolder:
         except OSError:
             return True
         return False
+
+    def remove_secrets(self) -> None:
+        """Takes away what was given by file, once the script has ended."""
+        for place in self.secrets.values():
+            with suppress(OSError):
+                os.unlink(f"{self.path}/{place}")
 
     def mark_go(self) -> None:
         """Take the mark of a folder whose attempt may still start: from here on it never starts again."""
@@ -244,6 +263,11 @@ class AttemptFolder:
         for name in self._given:
             with suppress(OSError):
                 os.unlink(f"{self.path}/{name}")
+        with suppress(OSError):
+            # All of them: the shim before may have been given others.
+            for name in os.listdir(f"{self.path}/{SECRETS}"):
+                os.unlink(f"{self.path}/{SECRETS}/{name}")
+            os.rmdir(f"{self.path}/{SECRETS}")
         with suppress(OSError):
             os.rmdir(self.files)
         with suppress(OSError):

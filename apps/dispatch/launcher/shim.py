@@ -265,6 +265,8 @@ class Run:
         env[b"QINGLONG_OUTPUT"] = to_bytes(f"{self._folder.scratch}/{OUTPUT}")
         env[b"QINGLONG_ARTIFACTS"] = to_bytes(self._folder.files)
         env[b"TMPDIR"] = to_bytes(self._folder.scratch)
+        for name, place in self._folder.secrets.items():
+            env[to_bytes(name)] = to_bytes(f"{self._folder.path}/{place}")
         if spec.before is not None and not self._interrupted():
             env = self._before(to_bytes(spec.before), env)
         if self._interrupted():
@@ -426,6 +428,7 @@ class Run:
         False where something was in the way of the receipt.
         """
         spec, sink, folder = self._spec, self._sink, self._folder
+        folder.remove_secrets()
         folder.sync_output()
         if spec.mask:
             with suppress(OSError):

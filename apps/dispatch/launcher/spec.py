@@ -1,7 +1,7 @@
 """What a session hands to a shim: the launch specification and its strict reading.
 
 It travels as JSON of at most 12 MiB and never touches a disk; only the shim reads it, once. Unknown and
-missing keys are refused (`run_as`, `limits` and `mask` may be missing), and so is NUL in any text: the process API
+missing keys are refused (those in _OPTIONAL may be missing), and so is NUL in any text: the process API
 would cut the value there (lessons D15). Values that may be secret stay out of repr.
 """
 
@@ -23,7 +23,7 @@ SPEC_BYTES_MAX = 12 * 1024 * 1024
 HOOK_BYTES_MAX = 100 * 1024
 DURATION_MS_MAX = 366 * 86_400_000
 RESERVED_NAMES = frozenset(
-    {"input.json", "output.json", "stop.json", "log.json", "body.sh", "work", "artifacts"}
+    {"input.json", "output.json", "stop.json", "log.json", "body.sh", "work", "secrets", "artifacts"}
 )
 
 _ENCODE = json.JSONEncoder(separators=(",", ":")).encode
@@ -101,6 +101,7 @@ class LaunchSpec:
     `attempt_dir` is also the script's TMPDIR, or holds it where the script has another user. Without `input` the
     script reads the node's one empty input. `mask` pairs the name of each secret that the script is given with its
     value, at most 256 of them; log and facts may show the name, never the value. `engine` comes with it (anchors.py).
+    `secret_files` pairs variables that are to name files with the values that are left there.
     """
 
     run_id: str
@@ -121,6 +122,7 @@ class LaunchSpec:
     input: str | None = field(default=None, repr=False)
     mask: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     engine: str | None = None
+    secret_files: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     run_as: RunAs | None = None
     limits: Limits | None = None
 
@@ -155,6 +157,8 @@ def _to_json(spec: LaunchSpec) -> dict[str, object]:
         plain["limits"] = {name: getattr(spec.limits, name) for name in LIMITS}
     if spec.mask:
         plain["mask"] = {"secrets": spec.mask, "engine": spec.engine or engine_folder()}
+    if spec.secret_files:
+        plain["secret_files"] = dict(spec.secret_files)
     return plain
 
 
@@ -197,6 +201,9 @@ def parse(data: bytes) -> LaunchSpec:
         input=None if top["input"] is None else _text("input", top["input"]),
         mask=mask,
         engine=engine,
+        secret_files=()
+        if given["secret_files"] is None
+        else tuple(_environment(given["secret_files"]).items()),
         run_as=None if given["run_as"] is None else _run_as(given["run_as"]),
         limits=None if given["limits"] is None else _limits(given["limits"]),
     )
@@ -220,7 +227,7 @@ _TOP = (
     "log",
     "receipts_root",
 )
-_OPTIONAL = ("run_as", "limits", "mask")
+_OPTIONAL = ("run_as", "limits", "mask", "secret_files")
 _LOG = ("root", "artifact_id", "max_bytes")
 _RUN_AS = ("uid", "gid", "groups", "home")
 LIMITS = ("cpu_seconds", "cpu_percent", "memory_bytes", "processes", "open_files")
