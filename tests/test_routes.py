@@ -6,6 +6,7 @@ import re
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +16,14 @@ from drf_spectacular.generators import SchemaGenerator
 from apps.access.endpoints import ADMINISTRATOR, SIGNED_IN, TOKEN_MANAGE, Endpoint, ProjectEndpoint
 from apps.access.models import ApiToken
 from apps.access.services import create_application
+from apps.artifacts.facts import artifact_id
 from apps.core import clock
 from apps.projects import permissions
 from apps.runs.services import Started, start_run
 from apps.tasks.services import TaskDraft, create_task
 from apps.triggers.drafts import TriggerDraft
 from apps.triggers.services import create_trigger
+from tests.artifacts.kit import leave, write
 from tests.people import ROOT, Api, account, api, grant, member, project, token
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
@@ -71,21 +74,28 @@ IN_PROJECT = [(route, method) for route, method in CALLS if issubclass(route.vie
 
 
 @pytest.fixture
-def rows() -> dict[str, str]:
+def rows(tmp_path: Path, settings: Any) -> dict[str, str]:
     """One thing of each kind in the default project, so that refusals are tried on what exists.
 
     A new kind of row adds a line.
     """
+    settings.LOG_ROOT = tmp_path / "logs"
     host = member("owner", "host")
     task = create_task(grant(host, "task.create"), TaskDraft(name="Task", slug="task", command=["true"]))
     started = start_run(grant(host, "run.start"), task.pk, trigger_type="manual")
     assert isinstance(started, Started)
     draft = TriggerDraft(kind="webhook")
     made = create_trigger(grant(host, "task.update"), grant(host, "run.start"), task.pk, draft)
+    attempt = started.run.attempts.get()
+    attempt.log_artifact_id = artifact_id(str(started.run.pk), str(attempt.pk))
+    attempt.save()
+    write(attempt, b"x")
+    [artifact] = leave(attempt, ("a", b"a", "text/plain"))
     return {
         "t": task.slug,
         "revision": task.revision.task_revision,
         "runs/id": str(started.run.pk),
+        "artifact": str(artifact.pk),
         "triggers/id": str(made.trigger.pk),
         "people/id": host.subject_id,
         "applications/id": create_application("agent", "Bot", actor=ROOT, origin="tests").pk,

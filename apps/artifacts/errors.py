@@ -48,7 +48,21 @@ class LogMissing(NotFound):
 class RangeNotSatisfiable(DomainError):
     code = "range_not_satisfiable"
     status = 416
-    message = _("The log has no such bytes.")
+    message = _("There are no such bytes.")
+
+
+class FileRetained(Gone):
+    """A file went with the log of its attempt."""
+
+    code = "artifact_retained"
+    message = _("The file was removed by the retention rule.")
+
+
+class FileMissing(NotFound):
+    """A file is lost without a rule that removed it."""
+
+    code = "artifact_missing"
+    message = _("The file is not on the disk any more.")
 
 
 class RetentionPageInvalid(Corrupt):

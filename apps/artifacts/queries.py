@@ -75,11 +75,12 @@ def find(project_id: str, run_id: UUID, attempt: int | None = None) -> LogMetada
         artifact_id=row.log_artifact_id,
         complete=row.status not in ACTIVE_ATTEMPT,
         started=row.started_at is not None,
-        retention=_retention(row),
+        retention=retention_of(row),
     )
 
 
-def _retention(attempt: RunAttempt) -> Retention | None:
+def retention_of(attempt: RunAttempt) -> Retention | None:
+    """The record of the removal of an attempt's files, None while they lie there; raises MetadataCorrupt."""
     row: ArtifactRetention | None = getattr(attempt, "retention", None)
     if row is None:
         return None

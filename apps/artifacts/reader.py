@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 
-from apps.artifacts import facts, store
+from apps.artifacts import collected, facts, store
 from apps.artifacts.errors import UnsafeReadTarget
 
 MAX_LENGTH = 262_144
@@ -98,17 +98,33 @@ def open_log(artifact_id: str) -> FileIO | None:
     """The file of a log, None where there is none; raises UnsafeReadTarget."""
     root = store.root()
     paths = facts.log_paths(root, artifact_id)
-    if not _is_folder(root) or not _is_folder(paths.shard, missing_ok=True):
+    if not is_folder(root) or not is_folder(paths.shard, missing_ok=True):
         return None
+    return _open(paths.log)
+
+
+def stream_file(log_artifact_id: str, position: int) -> Stream | Missing:
+    """File number `position` of those that the script left, to be closed by the caller; raises UnsafeReadTarget."""
+    root = store.root()
+    folder = collected.folder_of(root, log_artifact_id)
+    shard = facts.log_paths(root, log_artifact_id).shard
+    if not (is_folder(root) and is_folder(shard, missing_ok=True) and is_folder(folder, missing_ok=True)):
+        return Missing()
+    file = _open(f"{folder}/{position}")
+    return Missing() if file is None else Stream(file)
+
+
+def _open(path: str) -> FileIO | None:
     try:
-        return FileIO(os.open(paths.log, _FLAGS))
+        return FileIO(os.open(path, _FLAGS))
     except FileNotFoundError:
         return None
     except OSError:
         raise UnsafeReadTarget from None
 
 
-def _is_folder(path: str, *, missing_ok: bool = False) -> bool:
+def is_folder(path: str, *, missing_ok: bool = False) -> bool:
+    """True for a folder that is no link, False where nothing is and that may be; raises UnsafeReadTarget."""
     try:
         found = Path(path).lstat()
     except OSError as error:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
 from django.conf import settings
 
-from apps.artifacts import facts
-from apps.core import clock, ids
+from apps.artifacts import collected, collection, facts
+from apps.artifacts.collected import Collected, Kept
+from apps.artifacts.models import Artifact
+from apps.core import bulk, clock, ids
 from apps.projects.policy import Grant
 from apps.runs.models import Run, RunAttempt
 from tests.tasks.kit import make
@@ -70,3 +74,28 @@ def publish(of: RunAttempt, quota_reached: bool, **changes: Any) -> None:
         "observed_at_ms": 1,
     }
     facts.publish_fact(str(settings.LOG_ROOT), facts.TruncationFact(**{**values, **changes}))
+
+
+def leave(of: RunAttempt, *files: tuple[str, bytes, str]) -> list[Artifact]:
+    """Collected files of an attempt: name, content, type. On disk and on record."""
+    assert of.log_artifact_id is not None
+    folder = Path(collected.folder_of(str(settings.LOG_ROOT), of.log_artifact_id))
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    told = [
+        Collected(name, len(content), hashlib.sha256(content).hexdigest(), kind)
+        for name, content, kind in files
+    ]
+    for number, (_name, content, _kind) in enumerate(files, 1):
+        (folder / str(number)).write_bytes(content)
+    inside = os.open(folder, os.O_RDONLY)
+    collected.write_manifest(inside, str(of.run_id), str(of.pk), told)
+    os.close(inside)
+    bulk.insert_rows(
+        Artifact, collection.COLUMNS, collection.rows(of.run, of, Kept(tuple(told), {}), clock.now())
+    )
+    return list(Artifact.objects.filter(attempt=of).order_by("position"))
+
+
+def file_path(row: Artifact) -> Path:
+    assert row.attempt.log_artifact_id is not None
+    return Path(collected.folder_of(str(settings.LOG_ROOT), row.attempt.log_artifact_id), str(row.position))
