@@ -49,6 +49,7 @@ def share() -> None:
     """Called right before the first fork: what lives now is never looked at by the collector again."""
     gc.collect()
     process.give_back()
+    process.fill_gaps()
     gc.freeze()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import sys
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -12,8 +13,17 @@ _PR_SET_DUMPABLE = 4
 _PR_SET_NAME = 15
 _M_ARENA_MAX = -8
 _ARENAS = 2
+# Larger than most gaps, and below the size from which glibc maps memory apart.
+_LARGEST, _SMALLEST = 120_000, 24
+_NEAR_TOP = 524_288
+_GAPS_MAX = 50_000
+# Python's own allocator serves sizes up to 512 bytes from pools; the first place of one lies behind its header.
+_POOL, _POOL_HEADER = 16_384, 48
+_SIZES = range(16, 513, 16)
 
 _libc = ctypes.CDLL(None, use_errno=True)
+# Filled gaps: never freed, that is the point.
+_filled: list[object] = []
 
 
 def end_with_parent(parent: int) -> None:
@@ -48,6 +58,38 @@ def give_back() -> None:
         _libc.malloc_trim(0)
 
 
+def fill_gaps() -> None:
+    """Takes every gap between what lives on the heap, so that what is forked gets memory that lies together.
+
+    A child that used the gaps would copy a whole shared page for each of them: 4 MiB for the tables that one SQLite
+    connection remembers. Only glibc and Python's own allocator are known here; with others nothing happens.
+    """
+    if not hasattr(_libc, "malloc_trim"):
+        return
+    for name, given, back in (
+        ("malloc", [ctypes.c_size_t], ctypes.c_void_p),
+        ("free", [ctypes.c_void_p], None),
+        ("sbrk", [ctypes.c_ssize_t], ctypes.c_void_p),
+    ):
+        function = getattr(_libc, name)
+        function.argtypes, function.restype = given, back
+    for size in _SIZES:
+        _fill_pools(size)
+    # The first call also has glibc sort what was freed last, which each child would do by itself otherwise.
+    size, top = _LARGEST, _libc.malloc(_LARGEST)
+    while _libc.sbrk(0) - top > _NEAR_TOP:
+        top = _libc.malloc(_LARGEST)
+    _libc.free(top)
+    for _ in range(_GAPS_MAX):
+        place = _libc.malloc(size)
+        if place < top:
+            continue
+        _libc.free(place)
+        size = size * 7 // 8 if size > 1024 else size - 16
+        if size < _SMALLEST:
+            return
+
+
 def descendants(roots: set[int]) -> list[int]:
     """All living processes below `roots`, without the roots."""
     children: dict[int, list[int]] = {}
@@ -69,6 +111,24 @@ def kill(pid: int, number: int) -> None:
         os.kill(pid, number)
     except ProcessLookupError:
         return
+
+
+def _fill_pools(size: int) -> None:
+    """Until the first place of an untouched pool is handed out."""
+    for _ in range(_GAPS_MAX):
+        made = _object_of(size)
+        _filled.append(made)
+        if id(made) % _POOL == _POOL_HEADER:
+            return
+
+
+def _object_of(size: int) -> object:
+    """A new object that takes one place of `size` bytes and that the collector does not know."""
+    if size == 16:
+        return object()
+    if size == 32:
+        return float(len(_filled))
+    return bytes(size - sys.getsizeof(b""))
 
 
 def _parent(folder: Path) -> int | None:
