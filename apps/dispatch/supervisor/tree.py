@@ -240,6 +240,8 @@ class Tree:
 
     def _kill(self, parts: list[Part]) -> None:
         """A part and all below it, but of the launcher only itself: below it are the shims of running scripts."""
+        if not parts:
+            return  # to look for what is below means to read about every process of the machine
         below = process.descendants({part.pid for part in parts if not part.apart})
         for pid in [*(part.pid for part in parts), *below]:
             process.kill(pid, signal.SIGKILL)
