@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from apps.core import clock, ids, leases
+from apps.core import bulk, clock, db, ids, leases
 from apps.core.db import write_transaction
 from apps.core.models import ControlJob
 
 LEASE_MS = 60_000
 JOB_MAX = timedelta(seconds=30)
 BACKOFF_MAX = timedelta(hours=1)
+# A job that will be due in a moment goes along with those that are: so they come to have one ring, not one each.
+EARLY_MS = 1_000
 
 Cursor = dict[str, Any]
 Function = Callable[[Cursor], Cursor | None]
@@ -52,19 +54,31 @@ def jobs() -> list[Job]:
     return [_jobs[name] for name in sorted(_jobs)]
 
 
-@write_transaction
 def enrol(now: datetime) -> None:
     """Gives each registered job that has none its row, due at once."""
-    known = set(ControlJob.objects.filter(name__in=_jobs).values_list("name", flat=True))
+    known = bulk.select_values_later(f'SELECT name FROM "{ControlJob._meta.db_table}"')()
+    if missing := sorted(_jobs.keys() - set(known)):
+        _enrol(missing, now)
+
+
+@write_transaction
+def _enrol(names: list[str], now: datetime) -> None:
     ControlJob.objects.bulk_create(
-        [ControlJob(name=name, due_at=now) for name in sorted(_jobs.keys() - known)], ignore_conflicts=True
+        [ControlJob(name=name, due_at=now) for name in names], ignore_conflicts=True
     )
 
 
 def due(now: datetime) -> list[str]:
-    """Names of the registered jobs that are due and in nobody's hands, the longest waiting first."""
-    rows = ControlJob.objects.filter(name__in=_jobs, due_at__lte=now).order_by("due_at", "name")
-    return [row.name for row in rows if row.lease_expires_at is None or row.lease_expires_at <= now]
+    """Names of the registered jobs that are due and in nobody's hands, the longest waiting first.
+
+    Where one is due, those that nearly are come along.
+    """
+    ahead = max((_early(job) for job in _jobs.values()), default=timedelta(0))
+    rows = ControlJob.objects.filter(name__in=_jobs, due_at__lte=now + ahead).order_by("due_at", "name")
+    free = [row for row in rows if row.lease_expires_at is None or row.lease_expires_at <= now]
+    if not free or free[0].due_at > now:
+        return []
+    return [row.name for row in free if row.due_at <= now + _early(_jobs[row.name])]
 
 
 def soon(name: str) -> None:
@@ -76,6 +90,17 @@ def soon(name: str) -> None:
     ControlJob.objects.filter(name=name, due_at__gt=now).update(due_at=now)
 
 
+def due_condition(now: datetime) -> tuple[str, list[Any]]:
+    """Whether any registered job is due and in nobody's hands, as SQL: a part of a larger question."""
+    names, at = sorted(_jobs), db.moment(now)
+    return (
+        f'EXISTS (SELECT 1 FROM "{ControlJob._meta.db_table}" WHERE due_at <= %s'
+        " AND (lease_expires_at IS NULL OR lease_expires_at <= %s)"
+        f" AND name IN ({', '.join(['%s'] * len(names)) or 'NULL'}))",
+        [at, at, *names],
+    )
+
+
 def under_way(now: datetime) -> bool:
     """Whether somebody is at a job that was begun less than JOB_MAX ago; a longer one is taken for stuck."""
     return ControlJob.objects.filter(lease_expires_at__gt=now, last_started_at__gt=now - JOB_MAX).exists()
@@ -85,6 +110,10 @@ def run_due(now: datetime) -> int:
     """Runs every due job that nobody else took first, and returns how many ended well."""
     owner = ids.token(12)
     return sum(_run(_jobs[name], owner) for name in due(now))
+
+
+def _early(job: Job) -> timedelta:
+    return timedelta(milliseconds=min(EARLY_MS, job.every_ms // 5))
 
 
 def _run(job: Job, owner: str) -> bool:
@@ -109,7 +138,7 @@ def _run(job: Job, owner: str) -> bool:
 @write_transaction
 def _claim(name: str, owner: str) -> leases.Claim[ControlJob] | None:
     now = clock.now()
-    rows = ControlJob.objects.filter(name=name, due_at__lte=now)
+    rows = ControlJob.objects.filter(name=name, due_at__lte=now + _early(_jobs[name]))
     held = leases.claim(rows, owner, LEASE_MS, now)
     if not held:
         return None

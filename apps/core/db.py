@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, ParamSpec, TypeVar
 
 from django.db import DatabaseError, IntegrityError, OperationalError, connection, transaction
@@ -40,6 +41,11 @@ def clock_skew_ms() -> int:
         (server,) = cursor.fetchone()
         middle = (before + time.time()) / 2
     return round((middle - float(server)) * 1000)
+
+
+def moment(at: datetime) -> Any:
+    """A time as a parameter of a statement that is written by hand."""
+    return connection.ops.adapt_datetimefield_value(at)
 
 
 def columns() -> set[tuple[str, str]]:

@@ -17,6 +17,7 @@ import os
 import select
 import socket
 import time
+from functools import lru_cache
 from typing import Any, ClassVar, Protocol
 
 from django.db import OperationalError, close_old_connections, connections
@@ -113,9 +114,16 @@ def own_message(cluster: str) -> list[tuple[None, str]]:
     What lies in the queue is never read: it says no more than that somebody rang, it may be signed by another node
     with another key, and whoever could write there could name any function.
     """
+    return [(None, _message(cluster, wakeups.function_of(cluster)))]
+
+
+@lru_cache(maxsize=8)
+def _message(cluster: str, function: str) -> str:
+    """The same one each time: it carries nothing, and nobody keeps its result."""
     caught = _Caught(cluster)
-    async_task(wakeups.function_of(cluster), broker=caught)
-    return [(None, message) for message in caught.messages]
+    async_task(function, broker=caught)
+    (message,) = caught.messages
+    return message
 
 
 class _Caught(Broker):  # type: ignore[misc]

@@ -16,6 +16,7 @@ import stat
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from django.conf import settings
@@ -102,10 +103,15 @@ def folder(*parts: str) -> Path:
 
 
 def node_id() -> str:
-    """The 32 hexadecimal digits this node is known by; made once.
+    """The 32 hexadecimal digits this node is known by; made once, and read once by each process.
 
     Raises NodeUnusable, also for a damaged file.
     """
+    return _read_id(Path(settings.NODE_DIR))
+
+
+@lru_cache(maxsize=4)
+def _read_id(_folder: Path) -> str:
     path = folder() / "id"
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -139,7 +145,7 @@ def claim_slot(most: int = SLOTS_MAX, first: Sequence[int] = ()) -> SlotLock:
 
 def slot_held(number: int) -> bool:
     """Whether a living session of this node holds the worker place."""
-    path = folder("workers") / f"{number}.lock"
+    path = _workers() / f"{number}.lock"
     if not path.exists():
         return False
     descriptor = _try_lock(path, shared=True)
@@ -151,13 +157,19 @@ def slot_held(number: int) -> bool:
 
 def held_slots() -> list[int]:
     """The worker places that living sessions of this node hold."""
-    numbers = (int(path.stem) for path in folder("workers").glob("*.lock") if path.stem.isdigit())
-    return [number for number in sorted(numbers) if slot_held(number)]
+    try:
+        found = list(_workers().iterdir())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise NodeUnusable(reason=error.strerror) from error
+    numbers = sorted(int(path.stem) for path in found if path.suffix == ".lock" and path.stem.isdigit())
+    return [number for number in numbers if slot_held(number)]
 
 
 def silent_slots(after_s: float) -> dict[int, float]:
     """Held worker places whose holder has shown no life for `after_s` seconds, each with its last sign."""
-    workers, before = folder("workers"), time.time() - after_s
+    workers, before = _workers(), time.time() - after_s
     shown = {number: (workers / f"{number}.lock").stat().st_mtime for number in held_slots()}
     return {number: at for number, at in shown.items() if at <= before}
 
@@ -179,6 +191,11 @@ def up_lock(wait_s: float = 0.0) -> Lock:
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, json.dumps([me.pid, me.started, me.boot]).encode(), 0)
     return Lock(descriptor)
+
+
+def _workers() -> Path:
+    """Where the locks of worker places are, if any was ever taken: who only looks makes nothing."""
+    return Path(settings.NODE_DIR) / "workers"
 
 
 def _try_lock(path: Path, *, shared: bool = False) -> int | None:

@@ -28,7 +28,7 @@ from apps.core.db import write_transaction
 from apps.core.errors import DomainError
 from apps.core.jobs import CONTROL
 from apps.core.listener import Listener
-from apps.dispatch import drain
+from apps.dispatch import drain, glance
 from apps.dispatch.services import adoption
 from apps.dispatch.supervisor.tree import BEAT
 
@@ -98,13 +98,16 @@ def run(requests: int | None = None, *, boot: UUID | None = None) -> int:
     stop = drain.prepare()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: drain.request())
+    seen, watch = glance.Glances(), _Watch(requests)
     register("enrol", control.enrol, 60)
-    register("control", _ring_control, TICK_S)
-    register("sweep", _sweep, 5)
-    register("orphans", _ring_for_orphans, ORPHANS_S)
+    register("control", seen.when(lambda at: at.due, _ring_control), TICK_S)
+    register("sweep", seen.when(lambda at: at.unanswered, _sweep), 5)
+    register("orphans", seen.when(lambda at: at.carried, _ring_for_orphans), ORPHANS_S)
     if requests is not None:
         register("beat", lambda _now: _tell(requests, BEAT), BEAT_S)
-    register("watch", _Watch(requests).look, TICK_S, after_s=DEAF_AFTER.total_seconds())
+    after_s = DEAF_AFTER.total_seconds()
+    register("deaf", seen.when(lambda at: at.unanswered, watch.for_deaf), TICK_S, after_s=after_s)
+    register("silent", watch.for_silent, TICK_S, after_s=after_s)
     clocks = [_Clock(name, make(), channel, clock.now()) for name, (make, channel) in _alarms.items()]
     logger.info("scheduler is ready")
     while True:
@@ -206,10 +209,13 @@ class _Watch:
         self._silent: dict[int, float] = {}
         self._asked_at: dict[str, float] = {}
 
-    def look(self, now: datetime) -> None:
-        """Names each cluster that is deaf or whose session went silent since the last look."""
+    def for_deaf(self, now: datetime) -> None:
+        """Names each cluster that answers no ring."""
         for name in deaf_clusters(now):
             self._ask(name, "answers no ring")
+
+    def for_silent(self, _now: datetime) -> None:
+        """Names the runs cluster when a session went silent since the last look."""
         silent = node.silent_slots(SILENT_S)
         # Once for each silence: a session that was started apart from us is not brought back by a new start.
         if fresh := silent.items() - self._silent.items():

@@ -43,8 +43,10 @@ class Pulse:
         if scheduler.boot_id is not None and self._armed != scheduler.boot_id:
             arm_boot(scheduler.boot_id)
             self._armed = scheduler.boot_id
-        handled = fire_due(self._cause)
-        following = queries.next_fire()
+        following, handled = queries.next_fire(), 0
+        if following is not None and following <= clock.now():
+            handled = fire_due(self._cause)
+            following = queries.next_fire()
         if following is None:
             return None
         now = clock.now()

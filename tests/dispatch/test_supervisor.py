@@ -8,7 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from time import monotonic
 from time import time as wall_clock
@@ -308,23 +308,28 @@ def test_a_silent_session_is_asked_about_once(time: Time, monkeypatch: pytest.Mo
     requests, wishes = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     watch = scheduler._Watch(wishes)
     monkeypatch.setattr(scheduler, "PATIENCE_S", 0.0)
+
+    def look(at: datetime) -> None:
+        watch.for_deaf(at)
+        watch.for_silent(at)
+
     for silent in ({}, {1: 5.0}, {1: 5.0}, {}, {1: 5.0}, {1: 9.0, 2: 1.0}):
         monkeypatch.setattr("apps.core.node.silent_slots", lambda _after, silent=silent: silent)
-        watch.look(clock.now())
+        look(clock.now())
     assert os.read(requests, 4096) == b"runs\n" * 3
     monkeypatch.setattr(scheduler, "PATIENCE_S", 15.0)
     scheduler._ring("runs")
     for _ in range(3):
-        watch.look(clock.now() + timedelta(seconds=7))
+        look(clock.now() + timedelta(seconds=7))
     with pytest.raises(BlockingIOError):
         os.read(requests, 4096)
     watch._asked_at["runs"] -= 15
-    watch.look(clock.now() + timedelta(seconds=7))
+    look(clock.now() + timedelta(seconds=7))
     assert os.read(requests, 4096) == b"runs\n", "one that is only starting is not started once more"
     asked = wall_clock() - monotonic() + watch._asked_at["runs"]
     for lived_at, again in ((asked - 0.1, False), (asked + 0.1, True)):
         monkeypatch.setattr("apps.core.node.silent_slots", lambda _after, at=lived_at: {1: at})
-        watch.look(clock.now())
+        look(clock.now())
         assert bool(select.select([requests], [], [], 0)[0]) == again, (
             "one that lived after we asked has started anew"
         )

@@ -22,6 +22,11 @@ from apps.runs.services import writes
 
 BATCH = 64
 ACTOR = Actor("reconciler", "recovery")
+CARRIED = (
+    "EXISTS (SELECT 1 FROM run_dispatch_leases WHERE status = 'leased'"
+    " AND worker_id IN (SELECT id FROM workers WHERE node_id = %s))"
+)
+"""Whether any place of a node, dead or alive, holds a lease, as SQL: without one there are no orphans."""
 _TAKEN = [
     "worker_id", "worker_session_id", "worker_generation", "lease_generation", "lease_token", "version",
     "acquired_at", "renewed_at", "expires_at", "updated_at",

@@ -25,11 +25,12 @@ from django_q import cluster as stock
 from django_q.conf import Conf
 from django_q.monitor import monitor
 from django_q.pusher import pusher
+from django_q.signing import SignedPackage
 from django_q.worker import worker
 
 from apps.core import wakeups
 from apps.core.db import write_transaction
-from apps.core.doorbell import Doorbell
+from apps.core.doorbell import Doorbell, own_message
 from apps.core.errors import Busy
 from apps.dispatch import drain
 from apps.dispatch.presence import Presence
@@ -160,6 +161,8 @@ def preload() -> None:
     broker = get_broker("control")
     if isinstance(broker, Doorbell):
         broker.peek()
+    for known in wakeups.clusters():
+        SignedPackage.loads(own_message(known.name)[0][1])
 
 
 def run(name: str, workers: int | None = None) -> int:
