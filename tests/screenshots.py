@@ -32,6 +32,8 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--force-color-profile=srgb"]
 WIDTHS = {"desktop": (1440, 900), "phone": (390, 844)}
 THEMES = ("light", "dark")
+# What is seen before somebody has signed in.
+OUTSIDE = ("sign-in", "invitation", "invitation-over")
 LANGUAGES = {"en": "en", "zh": "zh-hans"}
 
 # What a usual machine shows: plain fonts, not the wide fallback of a bare container; used where they are installed.
@@ -119,6 +121,7 @@ def furnish(up: Up, **extra: str) -> dict[str, str]:
         api.ok("POST", f"/projects/default/tasks/{slug}/triggers", {"kind": "cron", "schedule": rule})
     inside(up, "write_past", **extra)
     blocked, escaped = inside(up, "write_stops", **extra).split()
+    left, link = inside(up, "write_people", **extra).split()
     failed = api.start(tasks["backup-db"])
     ended = [failed] + [
         api.start(tasks[slug]) for slug in ("build-site", "jd-daily", "weekly-report", "clean-tmp", "disk")
@@ -151,6 +154,8 @@ def furnish(up: Up, **extra: str) -> dict[str, str]:
         "run-needing": f"/panel/runs/{needing}/", "run-timed-out": f"/panel/runs/{slow}/", "run-stop": f"/panel/runs/{running}/stop/",
         "skips": f"{p}/skips/", "audit": f"{p}/audit/", "project": f"{p}/", "projects": "/panel/projects/",
         "people": "/panel/people/", "person": f"/panel/people/{me}/", "security": "/panel/security/",
+        "left": f"/panel/people/{left}/", "role-history": f"{p}/?history=1", "invitations": "/panel/people/invitations/",
+        "project-invitations": f"{p}/invitations/", "invitation": f"/invitation/#{link}", "invitation-over": "/invitation/#over",
         "applications": "/panel/applications/", "application": f"/panel/applications/{agent}/",
         "workers": "/panel/workers/", "tokens": "/panel/tokens/", "go": "/panel/go/?q=s",
         "sign-in-methods": "/panel/sign-in-methods/", "sign-in-doctor": "/panel/sign-in-doctor/",
@@ -186,6 +191,31 @@ def write_stops() -> None:
         Worker.objects.filter(node_id=kit.NODE).update(last_heartbeat_at=ahead, lease_expires_at=ahead)
         RunDispatchLease.objects.filter(pk=lease.attempt_id).update(expires_at=ahead)
     print(blocked.pk, escaped.pk)
+
+
+def write_people() -> None:
+    """Inside Django: somebody who left and whose schedule goes on, and links for people to come."""
+    from datetime import timedelta
+
+    from apps.access.models import User
+    from apps.access.services import change_person, invite
+    from apps.tasks.models import Task
+    from apps.triggers.drafts import TriggerDraft
+    from apps.triggers.services import create_trigger
+    from tests.people import grant, member, subject
+
+    owner, gone = User.objects.get(username=NAME), member("operator", "mei.lin")
+    task = Task.objects.get(slug="renew-certificates")
+    draft = TriggerDraft(kind="cron", schedule="15 4 * * 0")
+    create_trigger(grant(gone, "task.update"), grant(gone, "run.start"), task.pk, draft)
+    change_person(gone.subject_id, 1, status="disabled", actor=subject(owner), origin="panel")
+    given = grant(owner, "policy.manage")
+    for name, role, days in (("anna", "operator", 7), ("", "viewer", 1)):
+        made = invite(
+            subject(owner), username=name, grant=given, role=role, lasts=timedelta(days=days), origin="panel"
+        )
+    invite(subject(owner), username="kim", administrator=True, origin="panel")
+    print(gone.subject_id, made.secret)
 
 
 def neighbours() -> None:
@@ -278,15 +308,17 @@ def take(up: Up, out: Path, pages: dict[str, str], wanted: set[str], *, fast: bo
             )
             context.add_cookies([{"name": "ql_language", "value": LANGUAGES[language], "url": base}])
             page = context.new_page()
+            for name in (name for name in OUTSIDE if not wanted or name in wanted):
+                page.goto(base + pages[name])
+                page.wait_for_timeout(500)
+                page.screenshot(path=str(out / f"{name}-{width}-{theme}-{language}.png"), full_page=True)
             page.goto(f"{base}/panel/login/")
-            if not wanted or "sign-in" in wanted:
-                page.screenshot(path=str(out / f"sign-in-{width}-{theme}-{language}.png"))
             page.fill("#username", NAME)
             page.fill("#password", PASSWORD)
             page.click("main form button")
             page.wait_for_url("**/panel/")
             for name, address in pages.items():
-                if name == "sign-in" or (wanted and name not in wanted):
+                if name in OUTSIDE or (wanted and name not in wanted):
                     continue
                 page.goto(base + address)
                 page.wait_for_timeout(500 if name.startswith("run-") else 150)

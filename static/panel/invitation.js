@@ -11,9 +11,9 @@ if (form && secret) {
   form.requestSubmit();
 }
 
-// Another language and signing out lead back here.
-document.addEventListener("submit", (event) => {
-  if (secret && !event.target.elements.secret) sessionStorage.setItem(PLACE, secret);
+// Another language leads back here.
+document.querySelector(".ql-languages")?.addEventListener("submit", () => {
+  if (secret) sessionStorage.setItem(PLACE, secret);
 });
 // A second link in the same tab.
 window.addEventListener("hashchange", () => {

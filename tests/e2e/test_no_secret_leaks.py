@@ -65,7 +65,7 @@ def answers(house: House, run_id: str, slug: str) -> Iterator[tuple[str, bytes]]
     """What API and panel say about all that happened."""
     api, browser = house.api, house.browser
     for path in (
-        "/me", "/tokens", "/applications", "/people",
+        "/me", "/tokens", "/applications", "/people", "/people/invitations", "/projects/default/invitations",
         "/projects", "/projects/default", "/projects/default/tasks", "/projects/default/runs",
         f"/projects/default/tasks/{slug}", "/projects/default/role-bindings", "/projects/default/skips",
         f"/runs/{run_id}", f"/runs/{run_id}/attempts", f"/runs/{run_id}/events", f"/runs/{run_id}/log",
@@ -74,7 +74,7 @@ def answers(house: House, run_id: str, slug: str) -> Iterator[tuple[str, bytes]]
         answer = api.call("GET", path)
         yield f"API {path}", repr(answer.headers.items()).encode() + answer.content
     for path in (
-        "", "tokens/", "security/", "security/app/", "applications/", "people/",
+        "", "tokens/", "security/", "security/app/", "applications/", "people/", "people/invitations/",
         "workers/", "p/default/", "p/default/audit/", "p/default/tasks/",
         "p/default/runs/", f"p/default/task/{slug}/", f"p/default/task/{slug}/script/", f"runs/{run_id}/",
         f"p/default/task/{slug}/run-with/", "p/none/",
@@ -84,7 +84,7 @@ def answers(house: House, run_id: str, slug: str) -> Iterator[tuple[str, bytes]]
 
 
 def credentials(house: House) -> dict[str, str]:
-    """Every kind of proof that is told once: a client secret and its token, a key for codes, a recovery code."""
+    """Every proof that is told once: client secret and its token, key for codes, recovery code, link for somebody."""
     browser = house.browser
     browser.submit("/panel/applications/", {"type": "api_app", "name": "ci"}, having="type")
     page = browser.address
@@ -107,7 +107,13 @@ def credentials(house: House) -> dict[str, str]:
         browser.submit("/panel/security/app/", {"code": code}, having="code").text,
     )
     assert recovery is not None
+    made = browser.submit(
+        "/panel/people/invitations/", {"username": "nina", "lifetime": "7"}, having="lifetime"
+    )
+    link = re.search(r"/invitation/#(ql3i_[A-Za-z0-9_-]{43})", made.text)
+    assert link is not None, made.text
     return {
+        "invitation": link[1],
         "client secret": client[0], "exchanged token": access, "key for codes": plain, "recovery code": recovery[0],
         "recovery code, bare": recovery[0].replace("-", ""),
     }  # fmt: skip
@@ -135,6 +141,8 @@ def test_no_secret_is_found_where_it_does_not_belong(house: House) -> None:
     api.call("POST", "/tokens", raw=b'{"name": "' + api.token.encode() + b'"')
     api.call("GET", "/me", Authorization=f"Bearer {api.token}x")
     browser.get(f"/setup?token={'A' * 22}.{marker}")
+    browser.get(f"/invitation/{secret['invitation']}/")
+    browser.get(f"/invitation/?secret={secret['invitation']}")
     browser.submit("/panel/people/", {"username": "x y", "password": PASSWORD}, having="password")
     api.until(run_id)
     eventually(lambda: not list((house.up.home / "node/attempts").glob("*/*")), "the folder is removed")
