@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
@@ -188,6 +188,8 @@ def _value(row: Model, name: str) -> Any:
 def _write(value: Any) -> Any:
     if isinstance(value, datetime):
         return clock.to_ms(value)
+    if isinstance(value, date):
+        return value.isoformat()
     return str(value) if isinstance(value, UUID) else value
 
 

@@ -15,8 +15,9 @@ from apps.core.errors import DomainError
 from apps.dispatch.queries import waiting_for
 from apps.panel import advice, queries, stop_words, terminal, timeline, words
 from apps.runs import queries as runs
-from apps.runs.models import ACTIVE_ATTEMPT, Run, RunAttempt, RunEvent
+from apps.runs.models import ACTIVE_ATTEMPT, PIN, Run, RunAttempt, RunEvent, RunHold
 from apps.runs.payloads import open_input, open_output
+from apps.runs.services import holds
 from apps.tasks import queries as tasks
 from apps.tasks.models import TaskExecutionRevision
 
@@ -52,7 +53,19 @@ class Story:
     revision: TaskExecutionRevision | None
     reviser: str
     more_events: bool
+    folded_at: datetime | None
+    holds: list[RunHold]
     marks: dict[str, str] = field(default_factory=lambda: words.SYMBOLS)
+
+    @property
+    def pin(self) -> RunHold | None:
+        """Somebody's wish that the run is kept."""
+        return next((hold for hold in self.holds if hold.holder == PIN), None)
+
+    @property
+    def needed(self) -> bool:
+        """Whether something else than a person still needs the run."""
+        return any(hold.holder != PIN for hold in self.holds)
 
     @property
     def attempt(self) -> RunAttempt | None:
@@ -81,6 +94,8 @@ class Story:
 def story(run: Run) -> Story:
     """Everything but log and payloads, in a fixed number of queries."""
     attempts = runs.attempts(run.pk)
+    folded = [] if attempts or not run.ended else runs.folded_attempts([run.pk]).get(run.pk, [])
+    attempts = attempts or folded
     events = runs.events(run.pk, limit=runs.MAX_EVENTS)
     revision = TaskExecutionRevision.objects.filter(
         project_id=run.project_id, task_id=str(run.task_id), task_revision=run.task_revision
@@ -114,6 +129,8 @@ def story(run: Run) -> Story:
         revision=revision,
         reviser=people.get(reviser, ""),
         more_events=len(events) == runs.MAX_EVENTS,
+        folded_at=runs.folded_at(run.pk) if not events else None,
+        holds=holds.of_run(run.pk),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -22,6 +22,7 @@ from apps.runs.models import (
     RunEvent,
     RunRetryPolicy,
     RunStatus,
+    RunSummary,
     Skip,
     TriggerType,
     UsualDuration,
@@ -159,7 +160,7 @@ def attempts(run_id: UUID) -> list[RunAttempt]:
 
 
 def latest_attempts(run_ids: Sequence[UUID]) -> dict[UUID, RunAttempt]:
-    """The newest attempt of each run, in one query."""
+    """The newest attempt of each run; one query, and one more where histories were folded."""
     if not run_ids:
         return {}
     newest = (
@@ -169,7 +170,39 @@ def latest_attempts(run_ids: Sequence[UUID]) -> dict[UUID, RunAttempt]:
         .values("newest")
     )
     rows = RunAttempt.objects.filter(run_id__in=run_ids, attempt=Subquery(newest))
-    return {row.run_id: row for row in rows}
+    found = {row.run_id: row for row in rows}
+    folded = folded_attempts([pk for pk in run_ids if pk not in found])
+    return found | {run_id: tries[-1] for run_id, tries in folded.items() if tries}
+
+
+def folded_attempts(run_ids: Sequence[UUID]) -> dict[UUID, list[RunAttempt]]:
+    """Attempts that only summaries tell of, by run, first to last: what was kept of each, in no table any more.
+
+    Each carries `folded_at`; one query, none for no runs.
+    """
+    if not run_ids:
+        return {}
+    rows = RunSummary.objects.filter(run_id__in=run_ids)
+    return {row.run_id: [_of_summary(row, each) for each in row.tries] for row in rows}
+
+
+def _of_summary(summary: RunSummary, told: Mapping[str, Any]) -> RunAttempt:
+    def at(name: str) -> datetime | None:
+        value = told.get(name)
+        return None if value is None else clock.from_ms(int(value))
+
+    found = RunAttempt(
+        run_id=summary.run_id, attempt=told["attempt"], status=told["status"], worker_id=told.get("worker"),
+        started_at=at("started_at_ms"), finished_at=at("finished_at_ms"), exit_code=told.get("exit_code"),
+        error_code=told.get("error_code"),
+    )  # fmt: skip
+    found.folded_at = summary.folded_at  # type: ignore[attr-defined]
+    return found
+
+
+def folded_at(run_id: UUID) -> datetime | None:
+    """When the history of a run was folded; None while it is whole."""
+    return RunSummary.objects.filter(pk=run_id).values_list("folded_at", flat=True).first()
 
 
 @dataclass(frozen=True)

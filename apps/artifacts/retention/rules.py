@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from django.conf import settings
+from django.db.models import Q
 from django.utils.functional import cached_property
 from django.utils.translation import gettext_lazy as _
 
@@ -106,6 +107,28 @@ def load(*, pressure: bool = False) -> Rules:
         else:
             tasks[rule.task_id] = limits
     return Rules(projects, tasks, instance(), pressure)
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What holds for a project or task after all rules; milliseconds."""
+
+    keep_ms: int
+    keep_least: int
+    pressure_ms: int
+    history_ms: int
+
+
+def holding(project_id: str, task_id: UUID | None = None) -> Holding:
+    """One query."""
+    own = RetentionRule.objects.filter(project_id=project_id)
+    named = {rule.task_id: limits_of(rule) for rule in own.filter(Q(task__isnull=True) | Q(task_id=task_id))}
+    tasks = {task_id: named[task_id]} if task_id in named and task_id is not None else {}
+    found = Rules({project_id: named[None]} if None in named else {}, tasks, instance())
+    of = task_id or UUID(int=0)
+    keep = found.keep_ms(project_id, of)
+    base = found.base
+    return Holding(keep, found.keep_least(project_id, of), min(keep, base.pressure_ms), base.history_ms)
 
 
 def limits_of(rule: RetentionRule) -> Limits:

@@ -19,6 +19,7 @@ from apps.runs.models import (
     Run,
     RunAttempt,
     RunEvent,
+    RunHold,
     RunStatus,
     Skip,
     SkipReason,
@@ -32,7 +33,8 @@ from apps.tasks.api import RequiresSerializer
 class RunSerializer(StrictSerializer):
     """One start of a task. `waiting_for` says why a run waits: place, worker, labels (nobody has what it
     `requires`), priority or retry; `next_attempt_at` till when it waits to be tried again. `secrets_printed` names the
-    secrets that it printed: they are masked in its log, and better replaced."""
+    secrets that it printed: they are masked in its log, and better replaced. `folded_at`: when an old run's attempts
+    and events were folded into this; they answer 410 `history_retained` since."""
 
     id = serializers.UUIDField()
     project = ReferenceSerializer()
@@ -63,6 +65,7 @@ class RunSerializer(StrictSerializer):
     next_attempt_at = MomentField(allow_null=True)
     waiting_for = serializers.CharField(allow_null=True)
     secrets_printed = serializers.ListField(child=serializers.CharField())
+    folded_at = MomentField(allow_null=True)
 
 
 _PLAIN = (
@@ -199,6 +202,28 @@ class StartSerializer(StrictSerializer):
     )
 
 
+class PinSerializer(StrictSerializer):
+    """Why somebody keeps a run."""
+
+    reason = serializers.CharField(required=False, allow_blank=True, max_length=200, trim_whitespace=False)
+
+
+class HoldSerializer(StrictSerializer):
+    """A reason why a run stays whole: a person's `pin`, or something that still needs it."""
+
+    holder = serializers.CharField()
+    holder_id = serializers.CharField()
+    reason = serializers.CharField()
+    held_by = ActorSerializer()
+    created_at = MomentField()
+
+
+class HoldListSerializer(StrictSerializer):
+    """All reasons why a run stays whole, the oldest first; none: the rules decide."""
+
+    items = HoldSerializer(many=True)
+
+
 class StopSerializer(StrictSerializer):
     """Why somebody stops a run."""
 
@@ -239,6 +264,8 @@ def represent(
         "next_attempt_at": _moment(next_attempt_at),
         "waiting_for": waiting_for,
         "secrets_printed": run.printed,
+        # Of an old run whose attempts and events went into a summary; both answer `history_retained` then.
+        "folded_at": _moment(getattr(attempt, "folded_at", None)),
     }
 
 
@@ -248,6 +275,12 @@ def _text(value: UUID | None) -> str | None:
 
 def _moment(value: datetime | None) -> str | None:
     return None if value is None else clock.rfc3339(value)
+
+
+def represent_hold(hold: RunHold) -> dict[str, Any]:
+    """A hold as the API shows it."""
+    hold.held_by = {"type": hold.held_by_type, "id": hold.held_by_id}  # type: ignore[attr-defined]
+    return dict(HoldSerializer(hold).data)
 
 
 def represent_event(event: RunEvent) -> dict[str, Any]:

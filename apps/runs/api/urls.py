@@ -15,4 +15,6 @@ urlpatterns = [
     path("runs/<str:id>/stop/resolve", views.ResolveStop.as_view()),
     path("runs/<str:id>/stop/kill-escaped", views.KillEscaped.as_view()),
     path("runs/<str:id>/retry", views.RetryRun.as_view()),
+    path("runs/<str:id>/pin", views.PinRun.as_view()),
+    path("runs/<str:id>/holds", views.Holds.as_view()),
 ]

@@ -35,6 +35,9 @@ from apps.runs.api.serializers import (
     AttemptSerializer,
     EscapedKillSerializer,
     EventListSerializer,
+    HoldListSerializer,
+    HoldSerializer,
+    PinSerializer,
     ResolveStopSerializer,
     RunSerializer,
     SkipSerializer,
@@ -42,12 +45,13 @@ from apps.runs.api.serializers import (
     StopSerializer,
     represent,
     represent_event,
+    represent_hold,
     represent_skip,
 )
-from apps.runs.errors import ConcurrencySkipped, RunEnded
+from apps.runs.errors import ConcurrencySkipped, HistoryRetained, RunEnded
 from apps.runs.models import ACTIVE_ATTEMPT, Run
 from apps.runs.queries import RunFilter
-from apps.runs.services import Skipped, Started
+from apps.runs.services import Skipped, Started, holds
 from apps.tasks import queries as tasks
 from apps.triggers.queries import complete_open
 
@@ -68,6 +72,11 @@ class RunEndpoint(ProjectEndpoint):
             raise NotFound
         self.run_id = run_id
         return project_id
+
+    def refuse_folded(self, found: Sequence[Any]) -> None:
+        """Raises HistoryRetained where there is nothing any more; a query only where nothing was found."""
+        if not found and queries.folded_at(self.run_id) is not None:
+            raise HistoryRetained
 
 
 class Runs(ProjectEndpoint):
@@ -138,6 +147,7 @@ class Attempts(RunEndpoint):
     @extend_schema(summary="List the attempts of a run", responses=AttemptListSerializer)
     def get(self, request: Request, id: str) -> Response:
         found, stops = queries.attempts(self.run_id), cancellations.stops(self.run_id)
+        self.refuse_folded(found)
         for attempt in found:
             attempt.stop = stops.get(attempt.pk)  # type: ignore[attr-defined]
         active = sum(attempt.status in ACTIVE_ATTEMPT for attempt in found)
@@ -164,6 +174,7 @@ class Events(RunEndpoint):
         if not after.isascii() or not after.isdigit() or len(after) > 9:
             raise InvalidInput.field("after", "A whole number, 0 or more.")
         found = queries.events(self.run_id, after=int(after), limit=limit)
+        self.refuse_folded(found)
         next_after = found[-1].sequence if len(found) == limit else None
         return Response({"items": [represent_event(event) for event in found], "next_after": next_after})
 
@@ -218,6 +229,33 @@ class KillEscaped(RunEndpoint):
             raise InvalidInput("This call takes no body.")
         wish = escaped.request_kill(self.grant, self.run_id)
         return Response(EscapedKillSerializer(wish).data, status=202)
+
+
+class PinRun(RunEndpoint):
+    """Keeps a run whole, whatever the retention rules say; an addition to the contract."""
+
+    permissions = {"PUT": holds.PERMISSION, "DELETE": holds.PERMISSION}
+
+    @extend_schema(summary="Pin a run", request=PinSerializer, responses=HoldSerializer)
+    def put(self, request: Request, id: str) -> Response:
+        values = read_body(PinSerializer, request.data or {})
+        return Response(represent_hold(holds.pin_run(self.grant, self.run_id, values.get("reason", ""))))
+
+    @extend_schema(summary="Take the pin of a run back", request=None, responses={204: None})
+    def delete(self, request: Request, id: str) -> Response:
+        holds.unpin_run(self.grant, self.run_id)
+        return Response(status=204)
+
+
+class Holds(RunEndpoint):
+    """Who still needs a run."""
+
+    permissions = {"GET": "run.read"}
+
+    @extend_schema(summary="List why a run stays whole", responses=HoldListSerializer)
+    def get(self, request: Request, id: str) -> Response:
+        only_parameters(request)
+        return Response({"items": [represent_hold(row) for row in holds.of_run(self.run_id)]})
 
 
 class RetryRun(RunEndpoint):
