@@ -80,15 +80,27 @@ class Plan:
 
 @dataclass(frozen=True)
 class Given:
-    """What a run would be given; `salt` keeps the digests from telling what was guessed."""
+    """What a run would be given; `salt` keeps the digests from telling what somebody guesses."""
 
     input: Mapping[str, Any] | None = field(repr=False)
     args: tuple[str, ...] = field(repr=False)
-    salt: str = field(repr=False, default_factory=lambda: secrets.token_hex(16))
+    salt: str = field(repr=False)
+
+    @classmethod
+    def salted(cls, input: Mapping[str, Any] | None, args: Sequence[str]) -> Given:
+        """With a salt of its own. One so large that no salt fits beside it is no word to guess."""
+        found = cls(input, tuple(args), secrets.token_hex(16))
+        size = len(canonical.dumps(found.document()).encode())
+        return found if size <= sealing.MAX_CLEAR_BYTES else cls(input, tuple(args), "")
+
+    def document(self) -> dict[str, Any]:
+        """What is sealed."""
+        given = {"input": self.input, "args": list(self.args)}
+        return {**given, "salt": self.salt} if self.salt else given
 
     def digest(self) -> str:
         """Over input, arguments and salt."""
-        return canonical.digest({"input": self.input, "args": list(self.args), "salt": self.salt})
+        return canonical.digest(self.document())
 
     def wish_digest(self, **asked: Any) -> str:
         """Over all that was asked with it: what a repeated request must have in common with the first."""
@@ -152,7 +164,7 @@ def seal(project_id: str, request_id: str, payload_id: UUID, given: Given) -> No
         INPUT,
         project_id=project_id,
         holder=(HOLDER, request_id),
-        value={"input": given.input, "args": list(given.args), "salt": given.salt},
+        value=given.document(),
         schema_id=SCHEMA,
         payload_id=payload_id,
     )
@@ -166,7 +178,7 @@ def given_of(row: ApprovedActionPlan) -> Given | None:
     value = sealing.unseal(
         row.input_payload_id, INPUT, project_id=row.project_id, holder=(HOLDER, row.request_id)
     )
-    found = Given(value["input"], tuple(value["args"]), value["salt"])
+    found = Given(value["input"], tuple(value["args"]), value.get("salt", ""))
     bound = (row.input_ref or "").encode()
     return found if hmac.compare_digest(input_ref(row.input_payload_id, found).encode(), bound) else None
 

@@ -205,9 +205,10 @@ def thawed(table: str) -> Iterator[None]:
     """Lets a test write rows that the product never changes; for what only another version could have stored."""
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
-            cursor.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER")
+            # A table with foreign keys to be checked at the end cannot be altered before they are.
+            cursor.execute(f"SET CONSTRAINTS ALL IMMEDIATE; ALTER TABLE {table} DISABLE TRIGGER USER")
             yield
-            cursor.execute(f"ALTER TABLE {table} ENABLE TRIGGER USER")
+            cursor.execute(f"SET CONSTRAINTS ALL IMMEDIATE; ALTER TABLE {table} ENABLE TRIGGER USER")
             return
         cursor.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = %s", [table])
         found = cursor.fetchall()

@@ -90,12 +90,13 @@ def consume(wish: Consumption) -> Consumed:
 
 @tried
 def _consume(wish: Consumption, admitted: Grant) -> Consumed | str:
-    again = ApprovalRequest.objects.filter(consumption_id=wish.consumption_id).first()
-    if again is not None:
-        return _replay(sound(again), wish)
+    # As in deciding: first the locks, so that a repetition at the same moment sees what the first one did.
     db.lock_shared("projects", "id", admitted.project_id)
     rows = ApprovalRequest.objects.filter(pk=wish.request_id)
     request = db.lock(rows).first()
+    again = ApprovalRequest.objects.filter(consumption_id=wish.consumption_id).first()
+    if again is not None:
+        return _replay(sound(again), wish)
     if request is None:
         raise errors.ApprovalRequestNotFound
     sound(request)

@@ -79,15 +79,16 @@ def decide(principal: Principal, verdict: Verdict, *, origin: str) -> Decided:
 
 @tried
 def _decide(principal: Principal, verdict: Verdict, admitted: Grant, origin: str) -> Decided | str:
+    # Locks in one order everywhere: project, request, dispatch and execution. Behind them a repetition that came at
+    # the same moment sees what the first one did.
+    db.lock_shared("projects", "id", admitted.project_id)
+    rows = ApprovalRequest.objects.filter(pk=verdict.request_id)
+    request = db.lock(rows).first()
     again = ApprovalRequest.objects.filter(decision_id=verdict.decision_id).first()
     if again is not None:
         if not _same(sound(again), verdict, principal):
             raise errors.MutationConflict
         return Decided(again, existing=True)
-    # Locks in one order everywhere: project, request, dispatch and execution.
-    db.lock_shared("projects", "id", admitted.project_id)
-    rows = ApprovalRequest.objects.filter(pk=verdict.request_id)
-    request = db.lock(rows).first()
     if request is None:
         raise errors.ApprovalRequestNotFound
     sound(request)

@@ -94,7 +94,7 @@ def _request(wish: Wish, admitted: Grant, task: Task) -> NewRequest:
     secrets = plans.secret_versions(revision)
     if secrets:
         _may_use_secrets(admitted)
-    given = Given(wish.input, tuple(wish.args))
+    given = Given.salted(wish.input, wish.args)
     payload_id = ids.uuid7()
     plans.seal(admitted.project_id, wish.id, payload_id, given)
     snapshot = plans.snapshot(revision, secrets)
