@@ -74,11 +74,16 @@ def due(now: datetime) -> list[str]:
     Where one is due, those that nearly are come along.
     """
     ahead = max((_early(job) for job in _jobs.values()), default=timedelta(0))
-    rows = ControlJob.objects.filter(name__in=_jobs, due_at__lte=now + ahead).order_by("due_at", "name")
-    free = [row for row in rows if row.lease_expires_at is None or row.lease_expires_at <= now]
-    if not free or free[0].due_at > now:
+    free = bulk.select_rows(
+        ControlJob,
+        "due_at <= %s AND (lease_expires_at IS NULL OR lease_expires_at <= %s)",
+        [db.moment(now + ahead), db.moment(now)],
+        order="due_at, name",
+    )
+    found = [(row.name, row.due_at) for row in free if row.name in _jobs]
+    if not found or found[0][1] > now:
         return []
-    return [row.name for row in free if row.due_at <= now + _early(_jobs[row.name])]
+    return [name for name, at in found if at <= now + _early(_jobs[name])]
 
 
 def soon(name: str) -> None:
@@ -138,12 +143,10 @@ def _run(job: Job, owner: str) -> bool:
 @write_transaction
 def _claim(name: str, owner: str) -> leases.Claim[ControlJob] | None:
     now = clock.now()
-    rows = ControlJob.objects.filter(name=name, due_at__lte=now + _early(_jobs[name]))
-    held = leases.claim(rows, owner, LEASE_MS, now)
-    if not held:
-        return None
-    rows.filter(name=name).update(last_started_at=now)
-    return held[0]
+    by = db.moment(now + _early(_jobs[name]))
+    rows = bulk.select_rows(ControlJob, "name = %s AND due_at <= %s", [name, by])
+    held = leases.claim(rows, owner, LEASE_MS, now, also={"last_started_at": now})
+    return held[0] if held else None
 
 
 @write_transaction
@@ -153,11 +156,10 @@ def _settle(job: Job, held: leases.Claim[ControlJob], cursor: Cursor | None, fai
     pause = timedelta(milliseconds=job.every_ms)
     if failed:
         pause = min(pause * 2 ** min(failures, 10), max(BACKOFF_MAX, pause))
-    changed = leases.unreplaced(ControlJob.objects.all(), held).update(
-        due_at=now + pause,
-        last_finished_at=now,
-        failures=failures,
-        cursor=held.subject.cursor if cursor is None else cursor,
-    )
-    if changed:
-        leases.release([held])
+    settled = {
+        "due_at": now + pause,
+        "last_finished_at": now,
+        "failures": failures,
+        "cursor": held.subject.cursor if cursor is None else cursor,
+    }
+    leases.release([held], also=settled)

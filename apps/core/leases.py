@@ -7,10 +7,10 @@ that names its columns, so that tables whose spec prescribes other names use the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from django.db import models
 from django.db.models import F, Q, QuerySet
@@ -74,9 +74,19 @@ class Claim(Generic[M]):
 
 
 def claim(
-    rows: Iterable[M], owner: str, ttl_ms: int, now: datetime, *, shape: Shape = SHAPE
+    rows: Iterable[M],
+    owner: str,
+    ttl_ms: int,
+    now: datetime,
+    *,
+    shape: Shape = SHAPE,
+    also: Mapping[str, Any] | None = None,
 ) -> list[Claim[M]]:
-    """Takes each row that is free, expired or already the owner's, conditional on the generation seen."""
+    """Takes each row that is free, expired or already the owner's, conditional on the generation seen.
+
+    `also` is stored with it, by column.
+    """
+    also = also or {}
     rows = list(rows)
     if not rows:
         return []
@@ -90,8 +100,16 @@ def claim(
     taken = bulk.update_rows(
         model,
         ["pk" if model._meta.pk is None else model._meta.pk.attname],
-        [shape.generation, shape.owner, shape.token, shape.acquired_at, shape.renewed_at, shape.expires_at],
-        [(c.subject.pk, c.generation, owner, c.token, now, now, expires_at) for c in made],
+        [
+            shape.generation,
+            shape.owner,
+            shape.token,
+            shape.acquired_at,
+            shape.renewed_at,
+            shape.expires_at,
+            *also,
+        ],
+        [(c.subject.pk, c.generation, owner, c.token, now, now, expires_at, *also.values()) for c in made],
         # The holder may have renewed since the row was read, which leaves the generation as it was.
         condition=f't."{shape.generation}" = v.c1 - 1 AND (t."{shape.expires_at}" IS NULL'
         f' OR t."{shape.expires_at}" <= v.c4 OR t."{shape.owner}" = v.c2)',
@@ -118,14 +136,28 @@ def renew(claims: Sequence[Claim[M]], ttl_ms: int, now: datetime, *, shape: Shap
     return [claim for claim in claims if claim.subject.pk not in kept]
 
 
-def release(claims: Sequence[Claim[M]], *, shape: Shape = SHAPE) -> None:
-    """Clears the owner of each claim nobody replaced; the generation stays."""
-    for held in claims:
-        unreplaced(type(held.subject)._default_manager.all(), held, shape=shape).update(
-            **dict.fromkeys(
-                (shape.owner, shape.token, shape.acquired_at, shape.renewed_at, shape.expires_at), None
-            )
-        )
+def release(
+    claims: Sequence[Claim[M]], *, shape: Shape = SHAPE, also: Mapping[str, Any] | None = None
+) -> list[Claim[M]]:
+    """Clears the owner of each claim that nobody replaced and returns these; the generation stays.
+
+    `also` is stored with it, by column: for settling, late too.
+    """
+    if not claims:
+        return []
+    also = also or {}
+    model = type(claims[0].subject)
+    cleared = [shape.owner, shape.token, shape.acquired_at, shape.renewed_at, shape.expires_at]
+    done = bulk.update_rows(
+        model,
+        [model._meta.pk.attname, shape.owner, shape.token, shape.generation],
+        [*cleared, *also],
+        [
+            (c.subject.pk, c.owner, c.token, c.generation, *[None] * len(cleared), *also.values())
+            for c in claims
+        ],
+    )
+    return [claim for claim in claims if claim.subject.pk in done]
 
 
 def live(rows: QuerySet[M], held: Claim[M], now: datetime, *, shape: Shape = SHAPE) -> QuerySet[M]:

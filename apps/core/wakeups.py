@@ -86,7 +86,8 @@ def renew(cluster: str) -> None:
 
 def answer(cluster: str) -> None:
     """A session is there and will look for work until it ends: the next ring needs a message again."""
-    Wakeup.objects.filter(cluster=cluster, answered=False).update(answered=True, unanswered_since=None)
+    columns, row = ["answered", "unanswered_since"], (cluster, True, None)
+    bulk.update_rows(Wakeup, ["cluster"], columns, [row], condition="NOT t.answered")
 
 
 def unanswered(now: datetime) -> list[str]:
