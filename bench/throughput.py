@@ -100,10 +100,11 @@ def enqueue(runs: str) -> None:
     from apps.tasks.services import TaskDraft, create_task
 
     draft = TaskDraft(name="true", command=["/bin/true"], concurrency="parallel", max_parallel=1024)
-    task = create_task(Grant.system("default", "task.create", "bench"), draft)
+    create = Grant.system("default", "task.create", "bench")
+    tasks = [create_task(create, draft) for _ in range(0, int(runs), 1000)]
     grant = Grant.system("default", "run.start", "bench")
-    for _ in range(int(runs)):
-        start_run(grant, task.pk, trigger_type="manual")
+    for number in range(int(runs)):
+        start_run(grant, tasks[number % len(tasks)].pk, trigger_type="manual")
 
 
 def watch(runs: str) -> None:

@@ -12,7 +12,7 @@ from types import FrameType
 from django.conf import settings
 from django_q.conf import Conf
 
-from apps.core import node
+from apps.core import db, node
 from apps.core.node import NoFreeSlot
 from apps.dispatch import drain
 from apps.dispatch.loop import IDLE_S, MAX_AGE_S, Loop
@@ -34,6 +34,7 @@ def run_queued() -> str:
     if drain.requested():
         # A message that the cluster still took while it ends: the next cluster rings anew for what it stood for.
         return "drained"
+    db.plan_by_index()
     # One place for each process of the cluster: a drained one is missed, not made up for by a place beyond.
     places = workers.open_places(node.node_id(), Conf.WORKERS)
     try:
@@ -44,6 +45,7 @@ def run_queued() -> str:
 
 def run_resident() -> str:
     """A session without a queue in the path: ends when drained only."""
+    db.plan_by_index()
     return _run(idle_s=None, max_age_s=None)
 
 

@@ -12,6 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from apps.core import bulk, clock, db, ids
 from apps.core.db import write_transaction
 from apps.core.rounds import Rounds
+from apps.dispatch import session
 from apps.runs.models import UncountedRun
 
 pytestmark = [
@@ -153,3 +154,21 @@ def test_a_connection_that_the_server_ended_says_so() -> None:
         both.add("SELECT 1", [])()
     connection.close()
     assert counted() == 0
+
+
+def test_sessions_plan_by_indexes_also_after_the_connection_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", {"options": "-c work_mem=5MB"})
+    connection.close()
+    monkeypatch.setattr(session, "_run", lambda **_: "drained")
+    for begin in (session.run_resident, session.run_queued, session.run_resident):
+        assert begin() == "drained"
+    for _connection in range(2):
+        for name, value in (
+            ("enable_seqscan", "off"),
+            ("plan_cache_mode", "force_generic_plan"),
+            ("work_mem", "5MB"),
+        ):
+            with connection.cursor() as cursor:
+                cursor.execute(f"SHOW {name}")
+                assert cursor.fetchone() == (value,)
+        connection.close()
