@@ -30,6 +30,7 @@ from django.db.models import (
     TextField,
     UUIDField,
 )
+from django.db.models.base import ModelState
 
 from apps.core.rounds import Rounds
 
@@ -285,9 +286,18 @@ def select_rows_later(
             for row in rows:
                 for function in functions:
                     row[index] = function(row[index], expression, connection)
-        return [model.from_db(connection.alias, names, row) for row in rows]
+        return [_instance(model, names, row) for row in rows]
 
     return read
+
+
+def _instance(model: type[M], names: Sequence[str], values: Sequence[Any]) -> M:
+    """A stored row as an instance, the way one comes out of a pickle: without defaults, descriptors and signals."""
+    state = ModelState()
+    state.db, state.adding = DEFAULT_DB_ALIAS, False
+    made = model.__new__(model)
+    made.__dict__ = {"_state": state, **dict(zip(names, values, strict=True))}
+    return made
 
 
 def select_later(sql: str, params: Sequence[Any] = ()) -> Callable[[], list[Any]]:

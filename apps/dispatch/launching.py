@@ -163,7 +163,7 @@ class Planner:
 def attempt_folder(attempt: RunAttempt) -> Path:
     """The private folder of one attempt on this node; removed once its end is on record."""
     name = str(attempt.pk)
-    return attempts_root() / shard_of(name) / name
+    return Path(f"{settings.NODE_DIR}/{run_as.ATTEMPTS}/{shard_of(name)}/{name}")
 
 
 def attempts_root() -> Path:

@@ -55,6 +55,9 @@ class Source(Protocol):
     def carried(self) -> int:
         """How many things are under way."""
 
+    def expects(self) -> bool:
+        """Whether one of them was begun a moment ago, so that its next word may come any moment."""
+
     def close(self) -> None:
         """Lets go; what still runs is left to the next session of this node."""
 
@@ -185,7 +188,9 @@ class Loop:
         while ready:
             self._call(ready)
             left = give_up - time.monotonic()
-            ready = self.selector.select(min(left, QUIET_S)) if left > 0 else []
+            if left <= 0 or not any(source.expects() for source in self._sources):
+                return
+            ready = self.selector.select(min(left, QUIET_S))
 
     def _call(self, ready: list[tuple[selectors.SelectorKey, int]]) -> None:
         for key, _events in ready:

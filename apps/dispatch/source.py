@@ -70,6 +70,12 @@ class RunSource:
     def carried(self) -> int:
         return len(self._carried)
 
+    def expects(self) -> bool:
+        return any(
+            item.phase in ("launching", "going") or (item.phase == "running" and not item.told_running)
+            for item in self._carried.values()
+        )
+
     def leases(self) -> list[LeaseFence]:
         return [item.lease for item in self._carried.values()]
 

@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 
 from apps.artifacts.facts import ArtifactFileError, TruncationFact, publish_fact
 from apps.dispatch.journal import ACCEPTED, LAUNCHING, STARTED, Entry
@@ -100,11 +101,14 @@ def _prepare(
         reservation = ReceiptStore(spec.receipts_root).reserve(spec.attempt_id)
         undo.append(reservation.discard)
         pid = os.getpid()
-        stat = tree.read_stat(pid)
-        note = _Journal(reservation, spec, pid, stat.start_ticks if stat else 0, boot)
+        note = _Journal(reservation, spec, pid, _start_ticks(pid), boot)
         note(ACCEPTED)
-        channel.send("ready", pid, note.start_ticks, boot)
         make_working_folder(spec)
+        loop.turn(0)
+        if (
+            not loop.go
+        ):  # a session that has seen this shim before may send both at once, and waits for no answer
+            channel.send("ready", pid, note.start_ticks, boot)
         while channel.open and not loop.go and loop.stop_cause is None:
             loop.turn()
         if channel.open and not loop.go:
@@ -131,6 +135,12 @@ def _prepare(
     return Run(
         spec, given, channel=channel, loop=loop, folder=folder, sink=sink, reservation=reservation, note=note
     )
+
+
+@cache
+def _start_ticks(pid: int) -> int:
+    stat = tree.read_stat(pid)
+    return stat.start_ticks if stat else 0
 
 
 class _Journal:
