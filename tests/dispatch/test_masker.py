@@ -18,7 +18,7 @@ from apps.dispatch.launcher import anchors
 from apps.dispatch.launcher.forms import SHORTEST, forms, too_short
 from apps.dispatch.launcher.masker import MARK, Masker
 
-ENGINES = [pytest.param(anchors.engine_folder(), id="automaton"), pytest.param(None, id="plain")]
+ENGINES = [pytest.param(anchors.engine_folder(), id="hyperscan"), pytest.param(None, id="plain")]
 ENGINE = anchors.engine_folder()
 
 
@@ -241,15 +241,15 @@ def test_with_nothing_to_look_for_everything_passes_at_once() -> None:
 
 
 def test_both_ways_of_finding_agree() -> None:
-    texts = [b"abcab", b"bcabc", b"zzzzz", b"ab\xff\x00c"]
-    data = memoryview(b"..abcabcab\xff\x00c zzzzzzz ab\xff\x00c")
+    texts = [b"abcab", b"bcabc", b"zzzzz", b"ab\xff\x01c", b"abcabcab"]
+    data = memoryview(bytearray(b"..abcabcab\xff\x01c zzzzzzz\x00ab\xff\x01c"))
     fast, plain = anchors.finder(texts, ENGINE), anchors.finder(texts, None)
     assert sorted(fast(data)) == sorted(plain(data))
-    assert len(plain(data)) == 8
-    assert anchors.finder(texts, "/nowhere")(data) == plain(data)
+    assert len(plain(data)) == 9
+    assert list(fast(data[:0])) == list(plain(data[:0])) == []
 
 
-def test_thousands_of_forms_use_the_compact_automaton() -> None:
+def test_thousands_of_forms_are_found() -> None:
     secrets = tuple((f"S{n}", f"secret-{n * 7919:09d}-value") for n in range(600))
     masker = Masker(secrets, ENGINE)
     text, places = masked(masker, [b" ".join(value.encode() for _, value in secrets)])

@@ -263,11 +263,11 @@ def test_specification_carries_pairs_and_shows_none(kit: Kit) -> None:
     assert TOKEN not in repr(spec)
     read = parse(spec.encode())
     assert read.mask == SECRETS
-    assert read.engine is not None and Path(read.engine, "ahocorasick_rs").is_dir()
+    assert read.engine is not None and Path(read.engine, "hyperscan").is_dir()
     assert "mask" not in json.loads(kit.spec("true").encode())
 
 
-def test_without_the_automaton_masking_is_as_complete(kit: Kit) -> None:
+def test_without_the_engine_masking_is_as_complete(kit: Kit) -> None:
     live = kit.run(python(ALL_FORMS), **given(kit, engine="/nowhere"))
     assert_clean(live.log)
     other = kit.run(python(ALL_FORMS), **given(kit))
@@ -279,10 +279,10 @@ def test_runs_without_secrets_load_nothing_for_it(kit: Kit) -> None:
         return Path(f"/proc/{live.wait('ready').pid}/maps").read_text()
 
     plain = kit.launch("true")
-    assert "ahocorasick" not in loaded(plain)
+    assert "hyperscan" not in loaded(plain)
     plain.shim.close()
     masking = kit.launch("true", **given(kit))
-    assert "ahocorasick" in loaded(masking)
+    assert "hyperscan" in loaded(masking)
     masking.shim.close()
 
 

@@ -1,6 +1,6 @@
-"""Finding the beginnings of forms in output: with an automaton in native code, or slowly without it.
+"""Finding the beginnings of forms in output: with Hyperscan, or slowly without it.
 
-The launcher runs without installed packages; a session says where the automaton lies, and only the shim of a run with
+The launcher runs without installed packages; a session says where that one lies, and only the shim of a run with
 secrets loads it. Where it cannot be loaded, masking is slower and no less complete.
 """
 
@@ -11,16 +11,16 @@ from collections.abc import Callable, Sequence
 
 from apps.dispatch.launcher.forms import SHORTEST
 
-_MODULE = "ahocorasick_rs"
-# The fast automaton takes up to half a KiB for each byte of an anchor, the compact one a tenth of that.
-_FAST_ANCHORS = 2_000
+_MODULE = "hyperscan"
+# Of a form so many bytes are looked for: fewer are found by chance, more make the engine's tables large.
+ANCHOR = 8
 
 # Where anchors lie in a buffer, overlapping ones too: (number of the anchor, its first byte, the byte behind it).
 Finder = Callable[[memoryview], Sequence[tuple[int, int, int]]]
 
 
 def engine_folder() -> str | None:
-    """For the session: the folder that holds the automaton's package, None where it is not installed."""
+    """For the session: the folder that holds the engine's package, None where it is not installed."""
     from importlib.util import find_spec
 
     found = find_spec(_MODULE)
@@ -29,31 +29,55 @@ def engine_folder() -> str | None:
 
 
 def finder(anchors: list[bytes], folder: str | None) -> Finder:
-    """Looks for `anchors`, which are SHORTEST bytes each and all different."""
+    """Looks for `anchors`, which are SHORTEST to ANCHOR bytes each, without NUL, and all different."""
     if folder is not None:
         sys.path.append(folder)
         try:
-            from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
-        except Exception:
-            # Another version of Python than the session's, or a package that was removed.
-            return _plain(anchors)
+            return _fast(anchors)
+        except Exception:  # noqa: S110
+            # Another version of Python than the session's, a processor that is too old, a package that was removed.
+            pass
         finally:
             sys.path.remove(folder)
-        kind = Implementation.DFA if len(anchors) <= _FAST_ANCHORS else Implementation.ContiguousNFA
-        find = BytesAhoCorasick(anchors, MatchKind.Standard, kind).find_matches_as_indexes
-        return lambda buffer: find(buffer, overlapping=True)
     return _plain(anchors)
 
 
+def _fast(anchors: list[bytes]) -> Finder:
+    import hyperscan
+
+    database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
+    count = len(anchors)
+    database.compile(
+        expressions=anchors, ids=list(range(count)), elements=count, flags=[0] * count, literal=True
+    )
+
+    def find(buffer: memoryview) -> list[tuple[int, int, int]]:
+        hits: list[tuple[int, int, int]] = []
+
+        def note(number: int, first: int, end: int, flags: int, context: object) -> None:
+            hits.append((number, end - len(anchors[number]), end))
+
+        if buffer:
+            # Any buffer will do, whatever its types say.
+            database.scan(buffer, match_event_handler=note)  # type: ignore[type-var]
+        return hits
+
+    return find
+
+
 def _plain(anchors: list[bytes]) -> Finder:
-    numbers = {anchor: number for number, anchor in enumerate(anchors)}
+    families: dict[bytes, list[tuple[int, bytes]]] = {}
+    for number, anchor in enumerate(anchors):
+        families.setdefault(anchor[:SHORTEST], []).append((number, anchor))
 
     def find(buffer: memoryview) -> list[tuple[int, int, int]]:
         data = bytes(buffer)
         return [
-            (numbers[text], at, at + SHORTEST)
+            (number, at, at + len(anchor))
             for at in range(len(data) - SHORTEST + 1)
-            if (text := data[at : at + SHORTEST]) in numbers
+            if (beginning := data[at : at + SHORTEST]) in families
+            for number, anchor in families[beginning]
+            if data.startswith(anchor, at)
         ]
 
     return find

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from apps.dispatch.launcher.anchors import Finder, finder
-from apps.dispatch.launcher.forms import SHORTEST, Form, forms, too_short
+from apps.dispatch.launcher.anchors import ANCHOR, Finder, finder
+from apps.dispatch.launcher.forms import Form, forms, too_short
 
 MARK = b"***"
+_FURTHER = 24
 
 # What comes out: text; or a secret's number, with True where a new place begins, False where the last one hides it too.
 Piece = memoryview | tuple[bool, int]
@@ -19,11 +20,39 @@ Piece = memoryview | tuple[bool, int]
 _Span = tuple[int, int, int]
 
 
+class _Family:
+    """Forms with the same anchor. Those of one key can be a hundred, and differ only further on."""
+
+    __slots__ = ("_all", "_long", "_short")
+
+    def __init__(self) -> None:
+        self._all: list[Form] = []
+        self._short: list[Form] = []
+        self._long: dict[bytes, list[Form]] = {}
+
+    def add(self, form: Form) -> None:
+        self._all.append(form)
+        if len(form.text) < _FURTHER:
+            self._short.append(form)
+        else:
+            self._long.setdefault(form.text[:_FURTHER], []).append(form)
+
+    def at(self, buffer: memoryview, first: int) -> list[Form]:
+        """Those that may lie there."""
+        if not self._long:
+            return self._short
+        beginning = bytes(buffer[first : first + _FURTHER])
+        if len(beginning) < _FURTHER:
+            return self._all
+        found = self._long.get(beginning)
+        return self._short + found if found else self._short
+
+
 class Masker:
     """Masks one stream. Its pieces refer to the chunk they came from: they are used up before the next `feed`."""
 
     def __init__(self, secrets: tuple[tuple[str, str], ...], engine: str | None) -> None:
-        """`secrets` are pairs of name and value; `engine` is where the automaton lies (anchors.py)."""
+        """`secrets` are pairs of name and value; `engine` is where the engine lies (anchors.py)."""
         self.names = tuple(dict.fromkeys([name for name, _ in secrets]))
         self.refused = tuple(dict.fromkeys([name for name, value in secrets if value and too_short(value)]))
         every: list[Form] = []
@@ -35,12 +64,12 @@ class Masker:
         self._texts = [form.text for form in every]
         self._befores = frozenset(b"".join([form.before for form in every]))
         anchors: list[bytes] = []
-        self._by_anchor: list[list[Form]] = []
+        self._families: list[_Family] = []
         for form in every:
-            if not anchors or form.text[:SHORTEST] != anchors[-1]:
-                anchors.append(form.text[:SHORTEST])
-                self._by_anchor.append([])
-            self._by_anchor[-1].append(form)
+            if not anchors or form.text[:ANCHOR] != anchors[-1]:
+                anchors.append(form.text[:ANCHOR])
+                self._families.append(_Family())
+            self._families[-1].add(form)
         self._find: Finder | None = finder(anchors, engine) if anchors else None
         self._begin()
 
@@ -76,9 +105,11 @@ class Masker:
         self._open = []
         for at, form in candidates:
             self._judge(buffer, at, form)
-        begin = max(0, known + 1 - SHORTEST)
-        for number, first, _ in self._find(buffer[begin:]):
-            for form in self._by_anchor[number]:
+        begin = max(0, known + 1 - ANCHOR)
+        for number, first, end in self._find(buffer[begin:]):
+            if begin + end <= known:
+                continue  # short, and judged before
+            for form in self._families[number].at(buffer, begin + first):
                 self._judge(buffer, begin + first, form)
         hold = self._tail(buffer)
         pieces = self._cut(buffer, hold)
@@ -111,7 +142,7 @@ class Masker:
         """Where the earliest beginning of a form that reaches to the end lies; the buffer's size where none does."""
         size = len(buffer)
         held = [_start(buffer, at, form) for at, form in self._open]
-        for length in range(min(SHORTEST - 1, size), 0, -1):
+        for length in range(min(ANCHOR - 1, size), 0, -1):
             tail = bytes(buffer[size - length :])
             number = bisect_left(self._texts, tail)
             while number < len(self._texts) and self._texts[number].startswith(tail):
