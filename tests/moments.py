@@ -58,6 +58,7 @@ MOMENTS: dict[str, tuple[str, Act]] = {
     "moment-log-menu": ("run-failed", press(".ql-log-bar .ql-menu summary")),
     "moment-find": ("run-failed", find),
     "moment-facts": ("run-failed", press("#tab-facts")),
+    "moment-files": ("run-succeeded", press("#tab-files")),
     "moment-step": ("run-failed", press("#run-timeline li:last-child summary")),
     "moment-time": ("runs", press(".ql-time summary")),
     "moment-audit": ("audit", press("tbody details summary")),

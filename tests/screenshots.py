@@ -48,6 +48,8 @@ BUILD = r"""
 for i in $(seq 1 140); do printf '\033[2m%s\033[0m building module %03d of 140\n' "$(date +%T)" $i; done
 printf '\033[33mwarning\033[0m: package "left-pad" is deprecated, see https://example.org/left-pad\n'
 printf '\033[32m✓\033[0m 140 modules built\n'; for p in 10 40 70 100; do printf '\rUploading %3d %%' $p; sleep 0.1; done; echo
+cd "$QINGLONG_ARTIFACTS"; mkdir -p report/2026; head -c 734003 /dev/urandom > site.zip; printf 'page,bytes\n/,5120\n' > report/2026/pages.csv
+echo "140 modules" > "report/构建摘要.txt"; ln -s /srv/site site
 echo 数据已上传 – 完成; exit 0
 """
 DUMP = r"""

@@ -8,6 +8,7 @@ from re import Match
 
 from django.utils.translation import gettext as _
 
+from apps.artifacts.errors import CapacityUnavailable
 from apps.panel import words
 from apps.runs.models import Run
 
@@ -49,6 +50,11 @@ def for_run(run: Run, exit_code: int | None, tail: str, *, timeout_ms: int | Non
         )
     if run.status != "failed":
         return ""
+    if run.error_summary == CapacityUnavailable.code:
+        return _(
+            "The disk of the logs has too little room left to keep this run's log. Make room or keep fewer logs, "
+            "then retry."
+        )
     for pattern, advice in _COMPILED:
         if found := pattern.search(tail):
             return advice(found)

@@ -49,6 +49,7 @@ pages: list[URLPattern | URLResolver] = [
     path("runs/<uuid:run>/stop/kill-escaped/", run_stop.KillEscaped.as_view(), name="run-kill-escaped"),
     path("runs/<uuid:run>/retry/", run.RetryRun.as_view(), name="run-retry"),
     path("runs/<uuid:run>/log/", run.DownloadLog.as_view(), name="run-log"),
+    path("runs/<uuid:run>/files/<uuid:file>/", run.DownloadFile.as_view(), name="run-file"),
     path("tokens/", tokens.Tokens.as_view(), name="tokens"),
     path("tokens/<uuid:token>/rotate/", tokens.RotateToken.as_view(), name="token-rotate"),
     path("tokens/<uuid:token>/revoke/", tokens.RevokeToken.as_view(), name="token-revoke"),

@@ -10,7 +10,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
 
-from apps.panel import limits_part, words
+from apps.panel import file_words, limits_part, words
 from apps.runs.models import Run, RunEvent
 
 # Run and attempt take most steps side by side; told once, by what the reader wants to know.
@@ -61,7 +61,7 @@ def tell(run: Run, events: Sequence[RunEvent], people: Mapping[str, str]) -> lis
         sentence, notes = words.event(event.type, event.payload)
         if event.type == kind or not step.sentence:
             step.sentence = sentence
-        notes += [*limit_met(event.payload), *stop_proof(event.payload)]
+        notes += [*limit_met(event.payload), *stop_proof(event.payload), *file_words.notes(event.payload)]
         step.notes += [note for note in notes if note not in step.notes]
         step.who = step.who or (people.get(event.actor_id or "", "") if event.actor_type == "user" else "")
         step.events.append((event, _facts(event)))

@@ -5,13 +5,21 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, StreamingHttpResponse
+from django.http import (
+    HttpRequest,
+    HttpResponse,
+    HttpResponseBase,
+    HttpResponseRedirect,
+    StreamingHttpResponse,
+)
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
+from apps.artifacts import downloads
+from apps.artifacts.files import open_file
 from apps.artifacts.services import LogPart, read_log, stream_log
 from apps.core.errors import DomainError, NotFound
-from apps.panel import run_page, stop_part, terminal, words
+from apps.panel import files_part, run_page, stop_part, terminal, words
 from apps.panel.page import Action, Page
 from apps.panel.views.tasks import once_key
 from apps.projects.models import Project
@@ -59,6 +67,9 @@ class ShowRun(RunPage):
         context["ending"] = run_page.ending(found, code, log.get("log_tail", b""))
         if context["may_read"] and (not part or found.ended):
             context["payloads"] = run_page.payloads(found)
+            context["files"] = files_part.of(
+                self.also("artifact.read"), story, _number(request.GET.get("attempt"))
+            )
         return self.show(**context, **({} if part else log))
 
     def log_part(self, request: HttpRequest, run: Run) -> dict[str, Any]:
@@ -150,6 +161,18 @@ class DownloadLog(RunPage):
         if found.content is None:
             return HttpResponse(b"", content_type=kind, headers=headers)
         return StreamingHttpResponse(found.content, content_type=kind, headers=headers)
+
+
+class DownloadFile(RunPage):
+    """A file that the script left; 404 for everybody who may not read it."""
+
+    permissions = {"GET": "run.read"}
+
+    def get(self, request: HttpRequest, run: UUID, file: UUID) -> HttpResponseBase:
+        if not self.may("artifact.read"):
+            raise NotFound
+        found = open_file(self.also("artifact.read"), run, file)
+        return downloads.download(found, 0, found.row.size)
 
 
 def _number(text: str | None) -> int | None:
