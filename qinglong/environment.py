@@ -25,7 +25,7 @@ KNOWN = retention.NAMES | frozenset(
         "QINGLONG_HOME", "QINGLONG_BASE_URL", "QINGLONG_ALLOWED_HOSTS", "QINGLONG_TRUSTED_PROXIES",
         "QINGLONG_TIME_ZONE", "QINGLONG_LANGUAGE", "QINGLONG_PATH", "QINGLONG_NODE_LABELS", "QINGLONG_SLOTS",
         "QINGLONG_METRICS_TOKEN", "QINGLONG_ALERT_RUN_WAIT_S", "QINGLONG_ALERT_LATE_S", "QINGLONG_ALERT_SWEEP_S",
-        "QINGLONG_ALERT_DISK_DAYS",
+        "QINGLONG_ALERT_DISK_DAYS", "QINGLONG_ALERT_DISK_HOURS",
         "QINGLONG_RUN_AS", "QINGLONG_PROFILE", "QINGLONG_LOGS", "QINGLONG_KEYRING", "QINGLONG_DEBUG",
         "QINGLONG_SECRET_FILES", "QINGLONG_SECRET_VARIABLES",
     }
@@ -49,6 +49,7 @@ class Alerts:
     late_s: int
     sweep_s: int
     disk_days: int
+    disk_hours: int = 24
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,7 @@ def read(values: Mapping[str, str], default_home: Path) -> Environment:
             late_s=_number(values, "QINGLONG_ALERT_LATE_S", 120, 10, 86_400),
             sweep_s=_number(values, "QINGLONG_ALERT_SWEEP_S", 180, 60, 86_400),
             disk_days=_number(values, "QINGLONG_ALERT_DISK_DAYS", 7, 1, 365),
+            disk_hours=_number(values, "QINGLONG_ALERT_DISK_HOURS", 24, 1, 720),
         ),
         retention=_retention(values),
         debug=values.get("QINGLONG_DEBUG") == "1",

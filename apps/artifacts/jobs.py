@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from uuid import UUID
 
-from apps.artifacts.retention import history, limits, listing, orphans, rules, sweep
+from apps.artifacts.retention import history, limits, listing, orphans, rules, sweep, watching
 from apps.core import clock, control, participants
 from apps.runs.services import folding
 from apps.runs.services.totals import COUNTED
@@ -41,15 +41,25 @@ def retain(cursor: control.Cursor) -> control.Cursor | None:
     if not cursor.get("busy") and now < int(cursor.get("next_ms", 0)):
         return None
 
+    failed, pressure = 0, False
+
     def step() -> bool:
+        nonlocal failed, pressure
         options = sweep.Options.of_instance()
         swept = sweep.cycle(options)
         over = limits.enforce(options.most)
+        failed += swept.swept.failed + sum(entry.outcome.endswith("_failed") for entry in over)
+        pressure = swept.swept.pressure
         moved = swept.action in ("advanced", "cleared")
         return (moved and swept.swept.status != "complete") or len(over) == options.most
 
     busy = _while_busy(step)
-    return {"busy": busy, "next_ms": now + rules.instance().interval_ms}
+    return {
+        "busy": busy,
+        "next_ms": now + rules.instance().interval_ms,
+        "failed": failed,
+        "pressure": pressure,
+    }
 
 
 def fold_history(cursor: control.Cursor) -> control.Cursor | None:
@@ -90,6 +100,7 @@ def register() -> None:
     """Makes the jobs known, and what retention has to do with ends and histories of runs."""
     participants.register(COUNTED, listing.note)
     folding.register("artifacts", history.PART)
+    watching.register()
     control.register("artifacts.list_ended", list_ended, every_ms=15_000)
     control.register("artifacts.retain", retain, every_ms=EVERY_MS)
     control.register("artifacts.fold_history", fold_history, every_ms=EVERY_MS)

@@ -136,10 +136,11 @@ def livez(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 def readyz(request: HttpRequest) -> HttpResponse:
-    """200, or 503 with the codes of failed checks."""
+    """200, or 503 with the codes of failed checks; warnings by code in either."""
     found = recent()
     failed = _failed(found)
-    body: dict[str, object] = {"status": "failing" if failed else "ok", "failed": failed}
+    warned = [problem.code for problem in found if not problem.failing]
+    body: dict[str, object] = {"status": "failing" if failed else "ok", "failed": failed, "warnings": warned}
     if failed and _administrator(request):
         body["details"] = {problem.code: str(problem.sentence) for problem in found if problem.failing}
     answer = JsonResponse(body, status=503 if failed else 200, headers={"Cache-Control": "no-store"})

@@ -30,6 +30,12 @@ SAMPLES = 72
 SAMPLES_MIN = 12
 DISK_JOB = "core.sample_disk"
 
+# Beside the days: what fills within hours shows in minutes.
+SOON_MS = 300_000
+SOON_SAMPLES = 36
+SOON_SAMPLES_MIN = 6
+SOON_JOB = "core.sample_disk_soon"
+
 Sample = tuple[int, int]
 """Unix seconds and free bytes."""
 
@@ -125,6 +131,20 @@ def disk_filling() -> Sentence | None:
     )
 
 
+def disk_filling_soon() -> Sentence | None:
+    """Whether the disk will be full within the hours that settings name, as the last hours go."""
+    left = [by for by in _filling_soon().values() if by <= settings.ALERTS.disk_hours * 3_600]
+    if not left:
+        return None
+    return format_lazy(
+        _(
+            "At the present rate the disk will be full in about {n} h, before old logs are due to go. Stop what "
+            "writes, keep fewer logs, or add room."
+        ),
+        n=max(1, round(min(left) / 3_600)),
+    )
+
+
 def places() -> dict[str, Path]:
     """What has to have room, once per file system: the home folder, and logs where they lie elsewhere."""
     found: dict[int, tuple[str, Path]] = {}
@@ -136,16 +156,25 @@ def places() -> dict[str, Path]:
 
 def sample_disk(cursor: control.Cursor) -> control.Cursor:
     """Adds a sample per place to those kept in the cursor: SAMPLES at most, hourly, so three days."""
+    return _sampled(cursor, SAMPLES)
+
+
+def sample_disk_soon(cursor: control.Cursor) -> control.Cursor:
+    """The same every five minutes, for three hours."""
+    return _sampled(cursor, SOON_SAMPLES)
+
+
+def _sampled(cursor: control.Cursor, most: int) -> control.Cursor:
     now = int(clock.now().timestamp())
-    return {name: [*cursor.get(name, []), [now, _free(path)]][-SAMPLES:] for name, path in places().items()}
+    return {name: [*cursor.get(name, []), [now, _free(path)]][-most:] for name, path in places().items()}
 
 
-def full_in(samples: Sequence[Sample], floor: int = FREE_BYTES_MIN) -> float | None:
+def full_in(samples: Sequence[Sample], floor: int = FREE_BYTES_MIN, least: int = SAMPLES_MIN) -> float | None:
     """Seconds until less than `floor` bytes are free, or None where free room does not shrink.
 
     By the median of all slopes between two samples: one large file more or less moves it little.
     """
-    if len(samples) < SAMPLES_MIN:
+    if len(samples) < least:
         return None
     slopes = [
         (later[1] - earlier[1]) / (later[0] - earlier[0])
@@ -157,7 +186,7 @@ def full_in(samples: Sequence[Sample], floor: int = FREE_BYTES_MIN) -> float | N
 
 
 def gauges() -> Iterator[Gauge]:
-    """Three queries."""
+    """Four queries."""
     now = clock.now()
     jobs = _lateness(now)
     failures = dict(ControlJob.objects.filter(name__in=list(jobs)).values_list("name", "failures"))
@@ -176,6 +205,8 @@ def gauges() -> Iterator[Gauge]:
     total = {name: each.total for name, each in usage.items()}
     yield Gauge.by("disk_size_bytes", "Size of that file system.", "place", total)
     yield Gauge.by("disk_full_in_seconds", "When it will be full as it fills now.", "place", _filling())
+    soon = _filling_soon()
+    yield Gauge.by("disk_full_soon_in_seconds", "The same by the last three hours.", "place", soon)
 
 
 def _free(path: Path) -> int:
@@ -194,9 +225,17 @@ def _lateness(now: datetime) -> dict[str, float]:
 
 
 def _filling() -> dict[str, float]:
-    row = ControlJob.objects.filter(name=DISK_JOB).first()
+    return _forecast(DISK_JOB, SAMPLES_MIN)
+
+
+def _filling_soon() -> dict[str, float]:
+    return _forecast(SOON_JOB, SOON_SAMPLES_MIN)
+
+
+def _forecast(job: str, least: int) -> dict[str, float]:
+    row = ControlJob.objects.filter(name=job).first()
     kept = {} if row is None else row.cursor
-    found = {name: full_in([(at, free) for at, free in kept.get(name, [])]) for name in places()}
+    found = {name: full_in([(at, free) for at, free in kept.get(name, [])], least=least) for name in places()}
     return {name: seconds for name, seconds in found.items() if seconds is not None}
 
 
@@ -209,5 +248,7 @@ def register() -> None:
     health.register("disk", disk)
     health.register("disk_low", disk_low, failing=False)
     health.register("disk_filling", disk_filling, failing=False)
+    health.register("disk_filling_soon", disk_filling_soon, failing=False)
     metrics.register("core", gauges)
     control.register(DISK_JOB, sample_disk, every_ms=SAMPLE_MS)
+    control.register(SOON_JOB, sample_disk_soon, every_ms=SOON_MS)

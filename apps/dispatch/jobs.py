@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from apps.core import control, node, wakeups
 from apps.dispatch import keeping
-from apps.dispatch.services import deadlines, expiry, orphans, recovery
+from apps.dispatch.services import deadlines, expiry, forgetting, orphans, recovery
 
 # Nodes whose place in the round is remembered.
 _NODES = 64
@@ -49,6 +49,12 @@ def audit_receipts(cursor: control.Cursor) -> control.Cursor | None:
     return dict([*cursor.items(), (name, report.next_shard)][-_NODES:])
 
 
+def forget_nodes(_cursor: control.Cursor) -> control.Cursor | None:
+    """Removes what was not seen for as long as histories are kept."""
+    forgetting.forget_nodes()
+    return None
+
+
 def register() -> None:
     """Makes the cluster and the jobs known, and what is not settled yet."""
     keeping.register()
@@ -56,4 +62,5 @@ def register() -> None:
     control.register("dispatch.expire_leases", expire_leases, every_ms=5_000)
     control.register("dispatch.request_timeouts", request_timeouts, every_ms=5_000)
     control.register("dispatch.recover", recover, every_ms=60_000)
+    control.register("dispatch.forget_nodes", forget_nodes, every_ms=3_600_000)
     control.register("dispatch.audit_receipts", audit_receipts, every_ms=60_000)

@@ -6,6 +6,7 @@ import random
 from datetime import timedelta
 
 import pytest
+from django.test import Client
 from django.utils.translation import override
 
 from apps.core import clock, control, health, wakeups, watchdogs
@@ -76,6 +77,30 @@ def test_the_disk_is_said_to_be_full_in_days(time: Time, monkeypatch: pytest.Mon
     assert said is not None and "full in about" in str(said)
     with override("zh-hans"):
         assert str(said).isascii() is False
+
+
+@pytest.mark.django_db
+def test_a_disk_that_fills_within_hours_is_said_before_the_days_are_known(
+    time: Time, monkeypatch: pytest.MonkeyPatch, client: Client
+) -> None:
+    monkeypatch.setattr(control, "_jobs", {watchdogs.SOON_JOB: control._jobs[watchdogs.SOON_JOB]})
+    control.enrol(clock.now())
+    free = 60 * GIB
+    for number in range(8):
+        assert watchdogs.disk_filling_soon() is None or number >= watchdogs.SOON_SAMPLES_MIN
+        free -= GIB
+        monkeypatch.setattr(watchdogs, "_free", lambda _path, free=free: free)
+        time.advance(watchdogs.SOON_MS)
+        control.run_due(clock.now())
+    said = watchdogs.disk_filling_soon()
+    # 52 GiB at 12 GiB an hour.
+    assert said is not None and "in about 4 h" in str(said) and watchdogs.disk_filling() is None
+    with override("zh-hans"):
+        assert str(said).isascii() is False
+    health.forget()
+    assert "disk_filling_soon" in client.get("/readyz").json()["warnings"]
+    gauge = next(one for one in watchdogs.gauges() if one.name == "disk_full_soon_in_seconds")
+    assert gauge.values["home"] == pytest.approx(52 / 12 * HOUR, rel=0.05)
 
 
 @pytest.mark.django_db
