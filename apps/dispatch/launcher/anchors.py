@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from types import ModuleType
 
 from apps.dispatch.launcher.forms import SHORTEST
 
@@ -31,21 +33,19 @@ def engine_folder() -> str | None:
 def finder(anchors: list[bytes], folder: str | None) -> Finder:
     """Looks for `anchors`, which are SHORTEST to ANCHOR bytes each, without NUL, and all different."""
     if folder is not None:
-        sys.path.append(folder)
-        try:
-            return _fast(anchors)
-        except Exception:  # noqa: S110
+        with suppress(Exception):
             # Another version of Python than the session's, a processor that is too old, a package that was removed.
-            pass
-        finally:
-            sys.path.remove(folder)
+            return _fast(anchors, folder)
     return _plain(anchors)
 
 
-def _fast(anchors: list[bytes]) -> Finder:
-    import hyperscan
-
-    database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
+def _fast(anchors: list[bytes], folder: str) -> Finder:
+    # Without what the package itself loads: `typing` alone would be half a megabyte for each script.
+    package = ModuleType(_MODULE)
+    package.__path__ = [f"{folder}/{_MODULE}"]
+    sys.modules.setdefault(_MODULE, package)
+    engine = __import__(f"{_MODULE}._hs_ext", fromlist=["Database"])
+    database = engine.Database(mode=engine.HS_MODE_BLOCK)
     count = len(anchors)
     database.compile(
         expressions=anchors, ids=list(range(count)), elements=count, flags=[0] * count, literal=True
@@ -58,8 +58,7 @@ def _fast(anchors: list[bytes]) -> Finder:
             hits.append((number, end - len(anchors[number]), end))
 
         if buffer:
-            # Any buffer will do, whatever its types say.
-            database.scan(buffer, match_event_handler=note)  # type: ignore[type-var]
+            database.scan(buffer, match_event_handler=note)
         return hits
 
     return find
