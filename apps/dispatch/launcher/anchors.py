@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cache
 from types import ModuleType
 
 from apps.dispatch.launcher.forms import SHORTEST
@@ -21,6 +22,7 @@ ANCHOR = 8
 Finder = Callable[[memoryview], Sequence[tuple[int, int, int]]]
 
 
+@cache
 def engine_folder() -> str | None:
     """For the session: the folder that holds the engine's package, None where it is not installed."""
     from importlib.util import find_spec
@@ -41,10 +43,10 @@ def finder(anchors: list[bytes], folder: str | None) -> Finder:
 
 def _fast(anchors: list[bytes], folder: str) -> Finder:
     # Without what the package itself loads: `typing` alone would be half a megabyte for each script.
-    package = ModuleType(_MODULE)
+    package = ModuleType("masking_engine")
     package.__path__ = [f"{folder}/{_MODULE}"]
-    sys.modules.setdefault(_MODULE, package)
-    engine = __import__(f"{_MODULE}._hs_ext", fromlist=["Database"])
+    sys.modules[package.__name__] = package
+    engine = __import__(f"{package.__name__}._hs_ext", fromlist=["Database"])
     database = engine.Database(mode=engine.HS_MODE_BLOCK)
     count = len(anchors)
     database.compile(
