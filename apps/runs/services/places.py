@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from uuid import UUID
 
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import Q
 
 from apps.core import bulk, wakeups
@@ -52,19 +52,22 @@ def oldest_holder(task: Task) -> Run | None:
 def refill(tasks: Iterable[Task]) -> int:
     """Gives freed places to the runs that wait longest, by priority; returns how many. The tasks must be locked."""
     known = {task.pk: task for task in tasks}
-    given = 0
-    for task_id in _waiting(known):
-        task = known[task_id]
-        room = free(task)
-        if room <= 0:
-            continue
-        next_ids = list(
-            Run.objects.filter(WAITS, task_id=task_id, cancel_requested_at=None)
-            .order_by("-priority", "queued_at", "pk")
-            .values_list("pk", flat=True)[:room]
-        )
-        given += Run.objects.filter(pk__in=next_ids, status="queued").update(holds_place=True)
-    return given
+    return sum(_fill(known[task_id]) for task_id in _waiting(known))
+
+
+def _fill(task: Task) -> int:
+    # Conditions as the partial indexes have them. The last one is for a run that ended a moment ago.
+    most = capacity(task)
+    key = Task._meta.pk.get_db_prep_value(task.pk, connection)
+    given = bulk.select_values_later(
+        "UPDATE runs SET holds_place = %s WHERE status = 'queued' AND id IN ("
+        " SELECT id FROM runs WHERE task_id = %s AND status = 'queued' AND NOT holds_place"
+        " AND cancel_requested_at IS NULL ORDER BY priority DESC, queued_at, id LIMIT ("
+        "  SELECT CASE WHEN count(*) < %s THEN %s - count(*) ELSE 0 END FROM runs"
+        "  WHERE task_id = %s AND holds_place)) RETURNING id",
+        [True, key, most, most, key],
+    )
+    return len(given())
 
 
 def hand_on(task_ids: Iterable[UUID]) -> bool:
@@ -102,8 +105,10 @@ def _waiting(task_ids: Iterable[UUID]) -> list[UUID]:
     wanted = list(task_ids)
     if not wanted:
         return []
-    where, params = bulk.among(Run, "task_id", wanted)
+    where, params = bulk.among(Task, "id", wanted)
     found = bulk.select_values_later(
-        f"SELECT DISTINCT task_id FROM runs WHERE {where} AND status = 'queued' AND NOT holds_place", params
+        f"SELECT id FROM tasks WHERE {where} AND EXISTS (SELECT 1 FROM runs"
+        " WHERE runs.task_id = tasks.id AND runs.status = 'queued' AND NOT runs.holds_place) ORDER BY id",
+        params,
     )
-    return [Run._meta.pk.to_python(value) for value in found()]
+    return [Task._meta.pk.to_python(value) for value in found()]
