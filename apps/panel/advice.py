@@ -6,7 +6,9 @@ import re
 from collections.abc import Callable
 from re import Match
 
+from django.utils.functional import Promise
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from apps.artifacts.errors import CapacityUnavailable
 from apps.panel import words
@@ -32,6 +34,22 @@ _LINES: tuple[tuple[str, Callable[[Match[str]], str]], ...] = (
         lambda m: _("Another machine did not answer: look whether it is up and reachable, then retry."),
     ),
 )
+# Why a run was not started, by the code of the refusal.
+_SECRETS: dict[str, Promise] = {
+    "plan_unavailable": gettext_lazy(
+        "A secret that the task names does not exist in this project: store it under Secrets, then retry."
+    ),
+    "secret_disabled": gettext_lazy(
+        "A secret that the task names is disabled: enable it under Secrets, then retry."
+    ),
+    "local_secret_unavailable": gettext_lazy(
+        "A secret cannot be opened on this machine: look at its keyring, or where the value lies; `doctor` says more."
+    ),
+    "environment_too_large": gettext_lazy(
+        "Variables and arguments are more than a process can be given; the biggest are named. Give large secrets by "
+        "file."
+    ),
+}
 _COMPILED = [(re.compile(pattern), advice) for pattern, advice in _LINES]
 
 
@@ -55,6 +73,8 @@ def for_run(run: Run, exit_code: int | None, tail: str, *, timeout_ms: int | Non
             "The disk of the logs has too little room left to keep this run's log. Make room or keep fewer logs, "
             "then retry."
         )
+    if advice := _SECRETS.get((run.error_summary or "").partition(":")[0]):
+        return str(advice)
     for pattern, advice in _COMPILED:
         if found := pattern.search(tail):
             return advice(found)

@@ -86,7 +86,7 @@ def between(before: TaskForm, after: TaskForm) -> list[Difference]:
         one, other = (_shown(form, field) for form in (before, after))
         if one != other:
             found.append(Difference(field, label, one, other))
-    return found + list(_environment(dict(before.env), dict(after.env)))
+    return [*found, *_environment(dict(before.env), dict(after.env)), *_secrets(before, after)]
 
 
 def unified(before: str, after: str, context: int = 3) -> Iterator[Line]:
@@ -102,6 +102,22 @@ def _shown(form: TaskForm, field: str) -> str:
         return ""
     text = form.values[field]
     return str(_WORDS.get(field, {}).get(text, text))
+
+
+def _secrets(before: TaskForm, after: TaskForm) -> Iterator[Difference]:
+    one, other = ({row[0]: row for row in form.secrets} for form in (before, after))
+    for variable in sorted(one.keys() | other.keys()):
+        if one.get(variable) != other.get(variable):
+            yield Difference(
+                "secrets", _("Secrets"), _secret(one.get(variable)), _secret(other.get(variable))
+            )
+
+
+def _secret(row: tuple[str, str, str] | None) -> str:
+    if row is None:
+        return ""
+    variable, secret, way = row
+    return f"{variable} ← {secret}" if way == "env" else f"{variable}_FILE ← {secret}"
 
 
 def _environment(before: dict[str, str], after: dict[str, str]) -> Iterator[Difference]:

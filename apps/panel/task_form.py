@@ -51,11 +51,12 @@ _MEBIBYTE = 1_048_576
 
 @dataclass
 class TaskForm:
-    """What the form shows: texts by field, environment rows, sentences by field."""
+    """What the form shows: texts by field, environment rows, rows of secrets, sentences by field."""
 
     values: dict[str, str]
     env: list[tuple[str, str]]
     stored: TaskView | None = None
+    secrets: list[tuple[str, str, str]] = field(default_factory=list)
     errors: dict[str, list[str | Promise]] = field(default_factory=dict)
 
     @classmethod
@@ -66,7 +67,9 @@ class TaskForm:
     @classmethod
     def of(cls, view: TaskView) -> TaskForm:
         """A task as it is stored."""
-        return cls(_texts(view), list(view.env.items()), view)
+        uses = view.revision.execution.secrets
+        rows = [(use.variable, use.secret, str(use.way)) for use in uses]
+        return cls(_texts(view), list(view.env.items()), view, rows)
 
     @classmethod
     def of_revision(cls, view: RevisionView) -> TaskForm:
@@ -85,7 +88,13 @@ class TaskForm:
             for name, content in zip(names, contents, strict=False)
             if name or content
         ]
-        return cls(values, pairs, stored)
+        fields = ("secret_variable", "secret_name", "secret_way")
+        rows = [
+            (variable.strip(), secret.strip(), way)
+            for variable, secret, way in zip(*map(data.getlist, fields), strict=False)
+            if variable.strip() or secret.strip()
+        ]
+        return cls(values, pairs, stored, rows)
 
     @property
     def language(self) -> str:
@@ -113,6 +122,7 @@ class TaskForm:
             **self._body(),
             "work_dir": values["work_dir"] or None,
             "env": self._environment(),
+            "secrets": self._secrets(),
             "before": values["before"] or None,
             "after": values["after"] or None,
             "timeout_ms": self._scaled("timeout", 1000),
@@ -137,7 +147,7 @@ class TaskForm:
             place = SHOWN_AT.get(name, name)
             if place in _BODY.values():
                 place = _BODY.get(self.values["kind"], "kind")
-            found[place if place in TEXTS or place == "env" else "form"] = list(sentences)
+            found[place if place in TEXTS or place in ("env", "secrets") else "form"] = list(sentences)
         self.errors = found or {"form": [refusal.detail]}
 
     def _body(self) -> dict[str, Any]:
@@ -173,6 +183,14 @@ class TaskForm:
         elif len(set(names)) < len(names):
             self.errors["env"] = [_("A name stands there twice.")]
         return dict(self.env)
+
+    def _secrets(self) -> dict[str, Any]:
+        variables = [variable for variable, _secret, _way in self.secrets]
+        if "" in variables or any(not secret for _variable, secret, _way in self.secrets):
+            self.errors["secrets"] = [_("Every secret needs a variable and its name.")]
+        elif len(set(variables)) < len(variables):
+            self.errors["secrets"] = [_("A name stands there twice.")]
+        return {variable: {"secret": secret, "as": way} for variable, secret, way in self.secrets}
 
     def _needed(self) -> dict[str, str]:
         pairs = [item.partition("=") for item in _listed(self.values["requires"])]

@@ -2,6 +2,8 @@
 
 const form = document.querySelector("form[data-task-form]");
 const unsaved = form.querySelector("[data-unsaved]");
+// The fields of a row, the first one its name.
+const ROWS = { env: ["env_name", "env_value"], secret: ["secret_variable", "secret_name", "secret_way"] };
 
 const choose = () => {
   const kind = form.elements.kind.value;
@@ -67,12 +69,15 @@ note.querySelector("[data-draft-drop]").addEventListener("click", () => {
 for (const link of document.querySelectorAll("[data-draft-forget]")) link.addEventListener("click", () => form.dataset.shownAgain === "1" && forget());
 
 function putBack(entries) {
-  const pairs = entries.filter(([name]) => name === "env_name").map(([, name], index) => [name, entries.filter(([n]) => n === "env_value")[index]?.[1] ?? ""]);
-  const box = form.querySelector("[data-pairs]");
-  box.replaceChildren();
-  for (const [name, value] of [...pairs.filter(([n, v]) => n || v), ["", ""]]) box.append(pair(name, value));
+  for (const [kind, fields] of Object.entries(ROWS)) {
+    const columns = fields.map((field) => entries.filter(([name]) => name === field).map(([, value]) => value));
+    const rows = columns[0].map((name, index) => columns.map((column) => column[index] ?? ""));
+    const box = form.querySelector(`[data-rows-of="${kind}"]`);
+    box.replaceChildren();
+    for (const values of [...rows.filter(([name, value]) => name || value), []]) box.append(row(kind, values));
+  }
   for (const [name, value] of entries) {
-    if (name.startsWith("env_")) continue;
+    if (Object.values(ROWS).flat().includes(name)) continue;
     const element = form.elements[name];
     if (!element) continue;
     if (element instanceof RadioNodeList) element.value = value;
@@ -140,15 +145,18 @@ document.addEventListener("keydown", (event) => {
   form.requestSubmit(button);
 });
 
-// Rows of values.
-function pair(name, value) {
-  const row = form.querySelector("template").content.cloneNode(true).firstElementChild;
-  row.querySelector("input").value = name;
-  row.querySelector("textarea").value = value;
-  row.querySelector("[data-remove-pair]").hidden = false;
-  fit(row.querySelector("textarea"));
-  return row;
+// Rows of values and of secrets.
+function row(kind, values) {
+  const made = form.querySelector(`template[data-row-of="${kind}"]`).content.cloneNode(true).firstElementChild;
+  for (const [index, field] of ROWS[kind].entries()) {
+    if (values[index] !== undefined) made.querySelector(`[name="${field}"]`).value = values[index];
+  }
+  made.querySelector("[data-remove-pair]").hidden = false;
+  const area = made.querySelector("textarea");
+  if (area) fit(area);
+  return made;
 }
+const pair = (name, value) => row("env", [name, value]);
 function fit(area) {
   area.rows = Math.min(12, area.value.split("\n").length);
 }
@@ -158,24 +166,27 @@ form.addEventListener("click", (event) => {
     remover.closest(".ql-pair").remove();
     form.dispatchEvent(new Event("input"));
   }
-  if (event.target.closest("[data-add-pair]")) {
-    const row = pair("", "");
-    form.querySelector("[data-pairs]").append(row);
-    row.querySelector("input").focus();
+  const adder = event.target.closest("[data-add-row]");
+  if (adder) {
+    const made = row(adder.dataset.addRow, []);
+    form.querySelector(`[data-rows-of="${adder.dataset.addRow}"]`).append(made);
+    made.querySelector("input").focus();
   }
 });
 form.addEventListener("input", (event) => {
   if (event.target.name === "env_value") fit(event.target);
-  const named = [...form.querySelectorAll("[name=env_name]")].filter((one) => one.value).length;
-  if (named) form.querySelector("[data-env-count]").textContent = String(named);
+  for (const [kind, [field]] of Object.entries(ROWS)) {
+    const named = [...form.querySelectorAll(`[name="${field}"]`)].filter((one) => one.value).length;
+    if (named) form.querySelector(`[data-count-of="${kind}"]`).textContent = String(named);
+  }
 });
 for (const area of form.querySelectorAll("[name=env_value]")) fit(area);
-for (const element of form.querySelectorAll("[data-remove-pair], [data-add-pair]")) element.hidden = false;
+for (const element of form.querySelectorAll("[data-remove-pair], [data-add-row]")) element.hidden = false;
 // Lines of NAME=value pasted into a name become rows, byte for byte; a line without a name goes on with the value
 // above it, empty lines and comments between two names are left out.
 const LINE = /^[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)=/m;
 form.addEventListener("paste", (event) => {
-  const name = event.target.closest?.(".ql-pair input");
+  const name = event.target.closest?.(".ql-pair [name=env_name]");
   const text = event.clipboardData.getData("text").replace(/\r\n?/g, "\n");
   if (!name || !LINE.test(text)) return;
   event.preventDefault();

@@ -48,7 +48,7 @@ def addresses(task: Task, run: Run) -> Iterator[str]:
     yield from ("/panel/go/", "/panel/go/?q=back", "/panel/keys/", "/panel/security/", "/panel/applications/")
     yield f"/panel/people/{User.objects.get(username='ann').subject_id}/"
     yield from (f"/panel/applications/{one.pk}/" for one in Application.objects.all())
-    yield from (f"/panel/p/default/{page}/" for page in ("tasks", "tasks/new", "runs", "skips", "audit"))
+    yield from (f"/panel/p/default/{page}/" for page in ("tasks", "tasks/new", "runs", "skips", "audit", "secrets"))
     yield from ("/panel/p/default/", "/panel/p/default/?history=1", "/panel/p/default/archive/")
     yield from ("/panel/p/default/tasks/?search=x", "/panel/p/default/runs/?status=queued&trigger=manual")
     yield f"/panel/p/default/runs/?task={task.slug}"

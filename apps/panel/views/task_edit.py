@@ -30,6 +30,8 @@ from apps.triggers.errors import ScheduleInvalid
 from apps.triggers.examples import STARTERS
 from apps.triggers.services import change_task
 from apps.triggers.services.making import Rights, make_task
+from apps.vault import queries as vault
+from apps.vault.errors import SecretDisabled
 
 STARTER_WORDS: tuple[tuple[str, str | Promise], ...] = (
     ("python", "Python"), ("node", "Node.js"), ("shell", gettext_lazy("Shell")),
@@ -51,8 +53,19 @@ class TaskFormPage(Page):
             languages=LANGUAGES,
             concurrency=CONCURRENCY,
             safeties=retry_part.SAFETIES,
+            **self._secrets(form),
             **context,
         )
+
+    def _secrets(self, form: TaskForm) -> dict[str, Any]:
+        """Names to choose from, for those who may list them, and which of those in the form do not exist yet."""
+        named = [secret for _variable, secret, _way in form.secrets if secret]
+        if not self.may("secret.manage"):
+            return {}
+        return {
+            "secret_names": vault.names(self.project.pk),
+            "unknown_secrets": vault.unknown(self.project.pk, named) if named else [],
+        }
 
     def saved(self, task: Task) -> HttpResponse:
         """To the run when it was asked for too, else to the task."""
@@ -107,6 +120,8 @@ class NewTask(TaskFormPage):
             (when if _about_trigger(refusal, when) else form).refuse(refusal)
         except SlugTaken as refusal:
             form.errors["slug"] = [refusal.detail]
+        except SecretDisabled as refusal:
+            form.errors["secrets"] = [refusal.detail]
         else:
             return self.saved(task)
         return self.new_page(form, when, status=400)
@@ -151,6 +166,8 @@ class EditTask(TaskFormPage):
             form.refuse(refusal)
         except SlugTaken as refusal:
             form.errors["slug"] = [refusal.detail]
+        except SecretDisabled as refusal:
+            form.errors["secrets"] = [refusal.detail]
         except VersionConflict:
             return self.edit_page(task, form, status=409, stale=True)
         else:
