@@ -219,6 +219,13 @@ SPECTACULAR_SETTINGS = {
     "REDOC_DIST": "SIDECAR",
     "COMPONENT_SPLIT_REQUEST": True,
     "SCHEMA_PATH_PREFIX": "/api/v3",
+    # Fields of one name with other values each need a name for their values.
+    "ENUM_NAME_OVERRIDES": {
+        "ApprovalState": "apps.approvals.queries.STATES",
+        "ApprovalStatus": "apps.approvals.queries.STATUSES",
+        "ApprovalDecision": "apps.approvals.values.VERDICTS",
+        "ApprovedActionStatus": "apps.approvals.queries.EXECUTION_STATUSES",
+    },
 }
 
 # django-q2 is the doorbell and the broom (architecture.md §2). Each value is set on purpose: one message at a

@@ -14,7 +14,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from drf_spectacular.generators import SchemaGenerator
 
 from apps.access.endpoints import ADMINISTRATOR, SIGNED_IN, TOKEN_MANAGE, Endpoint, ProjectEndpoint
-from apps.access.models import ApiToken
+from apps.access.models import ApiToken, User
 from apps.access.services import create_application
 from apps.artifacts.facts import artifact_id
 from apps.core import clock
@@ -23,8 +23,9 @@ from apps.runs.services import Started, start_run
 from apps.tasks.services import TaskDraft, create_task
 from apps.triggers.drafts import TriggerDraft
 from apps.triggers.services import create_trigger
+from tests.approvals import kit as approvals
 from tests.artifacts.kit import leave, write
-from tests.people import ROOT, Api, account, api, grant, member, project, token
+from tests.people import ROOT, Api, account, api, give, grant, member, other_subject, project, token
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 NO_UUID = str(uuid.UUID(int=0x0190_0000_0000_7000_8000_0000_0000_0001))
@@ -99,7 +100,17 @@ def rows(tmp_path: Path, settings: Any) -> dict[str, str]:
         "triggers/id": str(made.trigger.pk),
         "people/id": host.subject_id,
         "applications/id": create_application("agent", "Bot", actor=ROOT, origin="tests").pk,
+        "approvals/id": handed_over(host),
     }
+
+
+def handed_over(decider: User) -> str:
+    """The id of a request that was approved and consumed, so that all there can be of one is there."""
+    bot = other_subject("agent")
+    give(bot, "operator")
+    approvals.requested(bot)
+    approvals.services.consume(approvals.consumption(approvals.decide(decider)))
+    return "r-1"
 
 
 def name(value: object) -> str:

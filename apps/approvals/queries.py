@@ -8,7 +8,7 @@ from typing import Any
 
 from apps.approvals import values
 from apps.approvals.errors import ApprovalRequestNotFound
-from apps.approvals.models import ApprovalRequest, ApprovedActionPlan
+from apps.approvals.models import ApprovalRequest, ApprovedActionExecution, ApprovedActionPlan
 from apps.approvals.records import sound
 from apps.approvals.services import lapsing
 from apps.approvals.services.lapsing import OPEN
@@ -21,6 +21,8 @@ from apps.projects.queries import attach
 VOID = "void"
 STATES = tuple(ApprovalRequest.State.values)
 STATUSES = (*STATES, EXPIRED, VOID)
+RECOVERY_REQUIRED = "recovery_required"
+EXECUTION_STATUSES = (*ApprovedActionExecution.Status.values, RECOVERY_REQUIRED)
 SOONEST = (pages.moment("expires_at"), pages.Key("id"))
 LATEST = (pages.moment("expires_at", descending=True), pages.Key("id", descending=True))
 NEWEST = (pages.moment("requested_at", descending=True), pages.Key("id", descending=True))
@@ -35,6 +37,14 @@ class Seen:
     request: ApprovalRequest
     status: str
     reason: str | None = None
+
+
+@dataclass(frozen=True)
+class SeenExecution:
+    """An execution as it stands at a moment, one of EXECUTION_STATUSES, with its dispatch."""
+
+    execution: ApprovedActionExecution
+    status: str
 
 
 @dataclass(frozen=True)
@@ -101,6 +111,22 @@ def project_of(request_id: str) -> str | None:
 def plan_of(row: ApprovalRequest) -> ApprovedActionPlan | None:
     """The plan behind a request, if the server built it."""
     return ApprovedActionPlan.objects.filter(pk=row.action_ref, request_id=row.pk).first()
+
+
+def execution_of(request_id: str) -> SeenExecution | None:
+    """What became of a consumed request, or None."""
+    row = (
+        ApprovedActionExecution.objects.filter(dispatch__approval_request=request_id)
+        .select_related("dispatch")
+        .first()
+    )
+    return None if row is None else seen_execution(row, clock.now())
+
+
+def seen_execution(row: ApprovedActionExecution, now: datetime) -> SeenExecution:
+    """Behind the barrier with a lease that ran out, somebody has to look for evidence (§5)."""
+    lost = row.status == "executing" and row.lease_expires_at is not None and row.lease_expires_at <= now
+    return SeenExecution(row, RECOVERY_REQUIRED if lost else row.status)
 
 
 def page(

@@ -8,4 +8,5 @@ urlpatterns = [
     path("projects/<str:p>/approvals", views.Approvals.as_view()),
     path("approvals/<str:id>", views.OneApproval.as_view()),
     path("approvals/<str:id>/decision", views.Decision.as_view()),
+    path("approvals/<str:id>/execution", views.Execution.as_view()),
 ]
