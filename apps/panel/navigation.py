@@ -87,8 +87,6 @@ def groups(visitor: Visitor, project: Project | None, running: int, *, team: boo
                     reverse("panel:secrets", args=p),
                 )
             )
-        if visitor.may(project, "project.manage"):
-            first.append(Entry("retention", "archive", _("Retention"), reverse("panel:retention", args=p)))
         if visitor.may(project, "policy.manage"):
             shared.append(Entry("audit", "audit", _("Audit log"), reverse("panel:audit", args=p)))
     instance: list[Entry] = []
@@ -99,8 +97,6 @@ def groups(visitor: Visitor, project: Project | None, running: int, *, team: boo
         applications = reverse("panel:applications")
         instance.append(Entry("applications", "bolt", _("Applications"), applications))
         instance.append(Entry("workers", "workers", _("Workers"), reverse("panel:workers")))
-        log = reverse("panel:instance-audit")
-        instance.append(Entry("instance-audit", "audit", pgettext_lazy("instance", "Audit log"), log))
         if settings.SINGLE_SIGN_ON.providers:
             doctor = Entry("login-doctor", "info", _("Sign-in doctor"), reverse("panel:login-doctor"))
             instance.append(doctor)
