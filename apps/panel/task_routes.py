@@ -7,7 +7,7 @@ from typing import Any
 
 from django.urls import URLPattern, URLResolver, path
 
-from apps.panel.views import examples, run_with, task, task_bulk, task_edit, task_triggers, tasks, why
+from apps.panel.views import examples, retention, run_with, task, task_bulk, task_edit, task_triggers, tasks, why
 
 
 def _list(route: str, view: Callable[..., Any], name: str) -> URLPattern:
@@ -33,6 +33,7 @@ pages: list[URLPattern | URLResolver] = [
     _task("", task.TaskRuns.as_view(), "task"),
     _task("script/", task.TaskScript.as_view(), "task-script"),
     _task("settings/", task.TaskSettings.as_view(), "task-settings"),
+    _task("retention/", retention.Retention.as_view(), "task-retention"),
     _task("why/", why.WhyOfTask.as_view(), "task-why"),
     _task("revisions/", task.TaskRevisions.as_view(), "task-revisions"),
     _task("revisions/compare/", task.CompareRevisions.as_view(), "task-compare"),
