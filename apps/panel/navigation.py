@@ -87,6 +87,8 @@ def groups(visitor: Visitor, project: Project | None, running: int, *, team: boo
                     reverse("panel:secrets", args=p),
                 )
             )
+        if visitor.may(project, "project.manage"):
+            first.append(Entry("retention", "archive", _("Retention"), reverse("panel:retention", args=p)))
         if visitor.may(project, "policy.manage"):
             shared.append(Entry("audit", "audit", _("Audit log"), reverse("panel:audit", args=p)))
     instance: list[Entry] = []
