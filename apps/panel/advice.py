@@ -73,8 +73,8 @@ def for_run(run: Run, exit_code: int | None, tail: str, *, timeout_ms: int | Non
             "The disk of the logs has too little room left to keep this run's log. Make room or keep fewer logs, "
             "then retry."
         )
-    if advice := _SECRETS.get((run.error_summary or "").partition(":")[0]):
-        return str(advice)
+    if refused := _SECRETS.get((run.error_summary or "").partition(":")[0]):
+        return str(refused)
     for pattern, advice in _COMPILED:
         if found := pattern.search(tail):
             return advice(found)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -228,7 +228,7 @@ def resolve_many(references: Sequence[str]) -> list[Resolved | None]:
     ]
 
 
-def _resolving(wanted: Sequence[Reference]) -> list[SecretEnvelope]:
+def _resolving(wanted: Sequence[Reference]) -> list[Any]:
     """One statement, so that all that is current is current at one moment."""
     same = SecretEnvelope.objects.filter(
         project_id=OuterRef("project_id"), secret_name=OuterRef("secret_name")

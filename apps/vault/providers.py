@@ -34,8 +34,13 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 class Provider(Protocol):
     """Where values lie. `read` raises SecretUnavailable, whatever is wrong; `trouble` says it in a sentence."""
 
-    title: Promise
-    key_help: Promise
+    @property
+    def title(self) -> str | Promise:
+        """What it is called."""
+
+    @property
+    def key_help(self) -> str | Promise:
+        """What a key is there."""
 
     def on(self) -> bool:
         """Whether this node uses it."""

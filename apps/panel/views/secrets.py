@@ -34,7 +34,7 @@ class SecretPage(Page):
     def store(self, name: str) -> Put | None:
         """Sets the value that was sent; None where it was refused, with `errors` by field."""
         sent = self.request.POST
-        same = {"mutation_id": sent.get("mutation_id", ""), "expected_version": _version(self.request)}
+        same: dict[str, Any] = {"mutation_id": sent.get("mutation_id", ""), "expected_version": _version(self.request)}
         try:
             if sent.get("provider"):
                 return services.put_external(self.grant, name, sent["provider"], sent.get("key", ""), **same)
@@ -62,7 +62,7 @@ class SecretPage(Page):
         # Browsers send every line break as CR LF; the API takes those that are meant so.
         return _LINE_BREAK.sub("\n", self.request.POST.get("value", ""))
 
-    def fresh(self) -> dict[str, Any]:
+    def form_context(self) -> dict[str, Any]:
         """What a new form is made with."""
         return {"mutation_id": ids.token(16), "providers": list(providers.in_use().items())}
 
@@ -88,7 +88,7 @@ class SecretList(SecretPage):
         page = queries.page(self.project.pk, cursor=self.request.GET.get("cursor"))
         used = tasks.secret_users(self.project.pk, [row.name for row in page.items])
         rows = [(row, used.get(row.name, 0)) for row in page.items]
-        return self.show(status, page=page, rows=rows, version=0, **self.fresh(), **context)
+        return self.show(status, page=page, rows=rows, version=0, **self.form_context(), **context)
 
 
 @method_decorator(sensitive_post_parameters("value"), name="dispatch")
@@ -121,7 +121,7 @@ class ShowSecret(SecretPage):
             users=users[:SHOWN_USERS],
             more=more,
             place=providers.PROVIDERS.get(secret.provider),
-            **self.fresh(),
+            **self.form_context(),
             **context,
         )
 
