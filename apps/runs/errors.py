@@ -56,6 +56,13 @@ class RetryTargetInconsistent(Conflict):
     code = "run_lost_retry_target_inconsistent"
 
 
+class RevisionChanged(Conflict):
+    """The task is no longer what a start was approved for."""
+
+    code = "task_revision_changed"
+    message = _("The task was changed meanwhile.")
+
+
 class TaskDisabled(Conflict):
     code = "task_disabled"
     message = _("The task is disabled; enable it first.")

@@ -16,10 +16,17 @@ from apps.core import canonical, clock, db, ids, wakeups
 from apps.core.db import write_transaction
 from apps.core.errors import InvalidInput, NotFound
 from apps.core.streams import Actor
+from apps.identity.principals import PolicySubject
 from apps.projects import policy
 from apps.projects.policy import Grant
 from apps.runs import payloads
-from apps.runs.errors import IdempotencyKeyInvalid, IdempotencyKeyReused, TaskArchived, TaskDisabled
+from apps.runs.errors import (
+    IdempotencyKeyInvalid,
+    IdempotencyKeyReused,
+    RevisionChanged,
+    TaskArchived,
+    TaskDisabled,
+)
 from apps.runs.machine import Change
 from apps.runs.models import Run, RunAttempt, Skip, SkipReason, TriggerType
 from apps.runs.queries import find_by_key
@@ -51,6 +58,19 @@ class Skipped:
 
 
 @dataclass(frozen=True)
+class Approved:
+    """A consumed approval as the evidence for a start (approvals.md §6): whose request it was, and of which moment.
+
+    Its run waits for a place even where the task skips: nobody's approval is used up for nothing.
+    """
+
+    request_id: str
+    requested_by: PolicySubject
+    task_revision: str
+    at: datetime
+
+
+@dataclass(frozen=True)
 class Wish:
     """All that a start was asked with."""
 
@@ -65,6 +85,7 @@ class Wish:
     trigger_id: UUID | None
     retry_of: Run | None
     owner: tuple[str, str] | None
+    approved: Approved | None = None
 
 
 def start_run(
@@ -80,13 +101,14 @@ def start_run(
     trigger_id: UUID | None = None,
     retry_of: Run | None = None,
     owner: tuple[str, str] | None = None,
+    approved: Approved | None = None,
 ) -> Started | Skipped:
     """Starts a task, or records why not.
 
     `input` and `args` together have at most 64 KiB as canonical JSON; `priority` is -1,000 … 1,000 and defaults
     to the task's; a key is 1–255 characters and counts within the project. Raises InvalidInput,
-    IdempotencyKeyInvalid, NotFound, TaskArchived, TaskDisabled, SecretDisabled, IdempotencyKeyReused or the policy's
-    errors.
+    IdempotencyKeyInvalid, NotFound, TaskArchived, TaskDisabled, SecretDisabled, IdempotencyKeyReused, RevisionChanged
+    (of an approved start) or the policy's errors.
     """
     if idempotency_key is not None and not ids.is_text_id(idempotency_key, MAX_KEY):
         raise IdempotencyKeyInvalid
@@ -98,6 +120,7 @@ def start_run(
     wish = Wish(
         grant, trigger_type, input, args, priority, idempotency_key,
         request_digest(task_id, input, args, priority, retry_of), scheduled_for, trigger_id, retry_of, owner,
+        approved,
     )  # fmt: skip
     return _start(wish, task_id)
 
@@ -134,9 +157,12 @@ def _start(wish: Wish, task_id: UUID) -> Started | Skipped:
         raise TaskArchived
     if not task.enabled:
         raise TaskDisabled
+    if wish.approved is not None and task.revision.task_revision != wish.approved.task_revision:
+        raise RevisionChanged
     _check_secrets(wish.grant, task)
-    now = clock.now()
-    if task.concurrency == Task.Concurrency.SKIP and (blocking := places.oldest_holder(task)):
+    now = clock.now() if wish.approved is None else wish.approved.at
+    skips = task.concurrency == Task.Concurrency.SKIP and wish.approved is None
+    if skips and (blocking := places.oldest_holder(task)):
         skip = skipped(wish, task, blocking.pk, now)
         skip.save(force_insert=True)
         return Skipped(skip)
@@ -202,6 +228,7 @@ def _insert(wish: Wish, task: Task, now: datetime, *, has_place: bool) -> Run:
 def prepare(wish: Wish, task: Task, now: datetime, *, has_place: bool) -> Change:
     """The run, its first attempt and its first events, not stored yet; a given input is sealed already."""
     actor = wish.grant.actor
+    starter = actor if wish.approved is None else wish.approved.requested_by
     run = Run(
         project_id=task.project_id,
         task=task,
@@ -210,8 +237,10 @@ def prepare(wish: Wish, task: Task, now: datetime, *, has_place: bool) -> Change
         retry_of=wish.retry_of,
         trigger_id=wish.trigger_id,
         trigger_type=wish.trigger_type,
-        triggered_by_type=actor.type,
-        triggered_by_id=actor.id,
+        execution_origin="manual" if wish.approved is None else "system",
+        triggered_by_type=starter.type,
+        triggered_by_id=starter.id,
+        request_id=None if wish.approved is None else wish.approved.request_id,
         owner_type=wish.owner[0] if wish.owner else None,
         owner_id=wish.owner[1] if wish.owner else None,
         request_digest=wish.digest,
