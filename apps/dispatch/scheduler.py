@@ -98,16 +98,7 @@ def run(requests: int | None = None, *, boot: UUID | None = None) -> int:
     stop = drain.prepare()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: drain.request())
-    seen, watch = glance.Glances(), _Watch(requests)
-    register("enrol", control.enrol, 60)
-    register("control", seen.when(lambda at: at.due, _ring_control), TICK_S)
-    register("sweep", seen.when(lambda at: at.unanswered, _sweep), 5)
-    register("orphans", seen.when(lambda at: at.carried, _ring_for_orphans), ORPHANS_S)
-    if requests is not None:
-        register("beat", lambda _now: _tell(requests, BEAT), BEAT_S)
-    after_s = DEAF_AFTER.total_seconds()
-    register("deaf", seen.when(lambda at: at.unanswered, watch.for_deaf), TICK_S, after_s=after_s)
-    register("silent", watch.for_silent, TICK_S, after_s=after_s)
+    _plan(requests)
     clocks = [_Clock(name, make(), channel, clock.now()) for name, (make, channel) in _alarms.items()]
     logger.info("scheduler is ready")
     while True:
@@ -129,6 +120,20 @@ def deaf_clusters(now: datetime) -> list[str]:
     job is under way.
     """
     return [name for name in wakeups.deaf(now - DEAF_AFTER) if not _busy(name, now)]
+
+
+def _plan(requests: int | None) -> None:
+    """What is done how often."""
+    seen, watch = glance.Glances(), _Watch(requests)
+    register("enrol", control.enrol, 60)
+    register("control", seen.when(lambda at: at.due, _ring_control), TICK_S)
+    register("sweep", seen.when(lambda at: at.unanswered, _sweep), 5)
+    register("orphans", seen.when(lambda at: at.carried, _ring_for_orphans), ORPHANS_S)
+    if requests is not None:
+        register("beat", lambda _now: _tell(requests, BEAT), BEAT_S)
+    after_s = DEAF_AFTER.total_seconds()
+    register("deaf", seen.when(lambda at: at.unanswered, watch.for_deaf), TICK_S, after_s=after_s)
+    register("silent", watch.for_silent, TICK_S, after_s=after_s)
 
 
 def _tick(now: datetime) -> None:

@@ -14,12 +14,13 @@ _PR_SET_NAME = 15
 _M_ARENA_MAX = -8
 _ARENAS = 2
 # Larger than most gaps, and below the size from which glibc maps memory apart.
-_LARGEST, _SMALLEST = 120_000, 24
+_LARGEST, _FINE, _SMALLEST = 120_000, 1_032, 24
 _NEAR_TOP = 524_288
 _GAPS_MAX = 50_000
-# Python's own allocator serves sizes up to 512 bytes from pools; the first place of one lies behind its header.
-_POOL, _POOL_HEADER = 16_384, 48
+# Python's own allocator serves sizes up to 512 bytes from pools of one size each; places that follow one another come
+# from a pool that was not used before.
 _SIZES = range(16, 513, 16)
+_IN_A_ROW = 8
 
 _libc = ctypes.CDLL(None, use_errno=True)
 # Filled gaps: never freed, that is the point.
@@ -85,7 +86,8 @@ def fill_gaps() -> None:
         if place < top:
             continue
         _libc.free(place)
-        size = size * 7 // 8 if size > 1024 else size - 16
+        # Chunks are multiples of 16 bytes, of which 8 are not to be had.
+        size = max(size * 7 // 8, _FINE) if size > _FINE else size - 16
         if size < _SMALLEST:
             return
 
@@ -114,11 +116,14 @@ def kill(pid: int, number: int) -> None:
 
 
 def _fill_pools(size: int) -> None:
-    """Until the first place of an untouched pool is handed out."""
+    """Until places of an untouched pool are handed out."""
+    last = run = 0
     for _ in range(_GAPS_MAX):
         made = _object_of(size)
         _filled.append(made)
-        if id(made) % _POOL == _POOL_HEADER:
+        run = run + 1 if id(made) == last + size else 0
+        last = id(made)
+        if run == _IN_A_ROW:
             return
 
 
