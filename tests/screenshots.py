@@ -121,6 +121,7 @@ def furnish(up: Up, **extra: str) -> dict[str, str]:
             api.ok("PATCH", f"/projects/default/tasks/{task['slug']}", {"enabled": False}, If_Match='"1"')
     for slug, rule in SCHEDULES.items():
         api.ok("POST", f"/projects/default/tasks/{slug}/triggers", {"kind": "cron", "schedule": rule})
+    inside(up, "write_secrets", **extra)
     inside(up, "write_past", **extra)
     blocked, escaped = inside(up, "write_stops", **extra).split()
     left, link = inside(up, "write_people", **extra).split()
@@ -159,6 +160,8 @@ def furnish(up: Up, **extra: str) -> dict[str, str]:
         "left": f"/panel/people/{left}/", "role-history": f"{p}/?history=1", "invitations": "/panel/people/invitations/",
         "project-invitations": f"{p}/invitations/", "invitation": f"/invitation/#{link}", "invitation-over": "/invitation/#over",
         "applications": "/panel/applications/", "application": f"/panel/applications/{agent}/",
+        "secrets": f"{p}/secrets/", "secret": f"{p}/secrets/pg-password/",
+        "secret-disable": f"{p}/secrets/pg-password/disable/", "secret-disabled": f"{p}/secrets/old-token/",
         "workers": "/panel/workers/", "tokens": "/panel/tokens/", "go": "/panel/go/?q=s",
         "sign-in-methods": "/panel/sign-in-methods/", "sign-in-doctor": "/panel/sign-in-doctor/",
         "keys": "/panel/keys/", "not-found": "/panel/runs/00000000-0000-7000-8000-000000000000/",
@@ -193,6 +196,25 @@ def write_stops() -> None:
         Worker.objects.filter(node_id=kit.NODE).update(last_heartbeat_at=ahead, lease_expires_at=ahead)
         RunDispatchLease.objects.filter(pk=lease.attempt_id).update(expires_at=ahead)
     print(blocked.pk, escaped.pk)
+
+
+def write_secrets() -> None:
+    """Inside Django: secrets, two tasks that name one, and one that is disabled."""
+    from apps.projects.policy import Grant
+    from apps.tasks.models import Task
+    from apps.tasks.services import update_task
+    from apps.vault import services
+
+    manage = Grant.system("default", "secret.manage", "tests")
+    for name, value in (("pg-password", "correct horse 7"), ("tls-key", "-----BEGIN KEY-----"), ("old-token", "x")):
+        services.put(manage, name, value, mutation_id="first", expected_version=0)
+    services.put(manage, "pg-password", "battery staple 9", mutation_id="second", expected_version=1)
+    services.disable(manage, "old-token", mutation_id="off")
+    update = Grant.system("default", "task.update", "tests")
+    both = {"PGPASSWORD": "pg-password", "TLS_KEY": {"secret": "tls-key", "as": "file"}}
+    for slug, named in (("backup-db", both), ("weekly-report", {"PGPASSWORD": "pg-password"})):
+        task = Task.objects.get(slug=slug)
+        update_task(update, task.pk, task.version, {"secrets": named})
 
 
 def write_people() -> None:
