@@ -27,6 +27,7 @@ KNOWN = retention.NAMES | frozenset(
         "QINGLONG_METRICS_TOKEN", "QINGLONG_ALERT_RUN_WAIT_S", "QINGLONG_ALERT_LATE_S", "QINGLONG_ALERT_SWEEP_S",
         "QINGLONG_ALERT_DISK_DAYS", "QINGLONG_ALERT_DISK_HOURS",
         "QINGLONG_RUN_AS", "QINGLONG_PROFILE", "QINGLONG_LOGS", "QINGLONG_KEYRING", "QINGLONG_DEBUG",
+        "QINGLONG_DISK_RESERVE_MB",
         "QINGLONG_SECRET_FILES", "QINGLONG_SECRET_VARIABLES",
     }
 )  # fmt: skip
@@ -73,6 +74,7 @@ class Environment:
     metrics_token: str | None
     alerts: Alerts
     retention: Retention
+    disk_reserve_bytes: int
     debug: bool
 
 
@@ -113,6 +115,7 @@ def read(values: Mapping[str, str], default_home: Path) -> Environment:
             disk_hours=_number(values, "QINGLONG_ALERT_DISK_HOURS", 24, 1, 720),
         ),
         retention=_retention(values),
+        disk_reserve_bytes=_disk_reserve(values),
         debug=values.get("QINGLONG_DEBUG") == "1",
     )
 
@@ -198,7 +201,7 @@ def _database(url: str, home: Path) -> dict[str, Any]:
     options = dict(parse_qsl(parts.query))
     host = options.pop("host", None) or unquote(parts.hostname or "")
     return {
-        "ENGINE": "django.db.backends.postgresql",
+        "ENGINE": "qinglong.postgresql",
         "NAME": unquote(parts.path.lstrip("/")),
         "USER": unquote(parts.username or ""),
         "PASSWORD": unquote(parts.password or ""),
@@ -320,6 +323,12 @@ def _retention(values: Mapping[str, str]) -> Retention:
         raise ConfigurationError("retention_invalid", str(error)) from error
 
 
+def _disk_reserve(values: Mapping[str, str]) -> int:
+    """Bytes that a start leaves free beside its own log (secrets-and-artifacts.md §5.2)."""
+    usual = 32 if values.get("QINGLONG_PROFILE") == "edge" else 256
+    return _number(values, "QINGLONG_DISK_RESERVE_MB", usual, 0, 1_048_576) * 1_048_576
+
+
 def _labels(values: Mapping[str, str]) -> dict[str, str]:
     labels: dict[str, str] = {}
     for item in _list(values.get("QINGLONG_NODE_LABELS", "")):
@@ -332,7 +341,7 @@ def _labels(values: Mapping[str, str]) -> dict[str, str]:
 
 def _number(values: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
     text = values.get(name) or str(default)
-    if not re.fullmatch(r"[0-9]{1,6}", text) or not least <= int(text) <= most:
+    if not re.fullmatch(r"[0-9]{1,7}", text) or not least <= int(text) <= most:
         raise ConfigurationError("number_invalid", f"{name} is a whole number from {least} to {most}.")
     return int(text)
 

@@ -32,6 +32,7 @@ RUN_AS = ENV.run_as
 METRICS_TOKEN = ENV.metrics_token
 ALERTS = ENV.alerts
 RETENTION = ENV.retention
+LOG_MINIMUM_FREE_BYTES = ENV.disk_reserve_bytes
 
 SINGLE_SIGN_ON = single_sign_on.read(os.environ, BASE_URL)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
-from apps.artifacts import queries, reader
+from apps.artifacts import queries, reader, tallies
 from apps.artifacts.errors import EvidenceConflict, FileMissing, FileRetained
 from apps.artifacts.models import Artifact
 from apps.artifacts.services import PERMISSION
@@ -62,6 +62,7 @@ def open_file(grant: Grant, run_id: UUID, artifact_id: UUID) -> OpenFile:
     content = reader.stream_file(log_artifact_id, row.position)
     if isinstance(content, reader.Missing):
         _find(grant, run_id, artifact_id)  # it may have been removed by its rule just now
+        tallies.missing_read()
         raise FileMissing
     if content.total_bytes != row.size:
         content.close()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 from uuid import UUID
 
-from apps.artifacts import facts, queries, reader, search, store
+from apps.artifacts import facts, queries, reader, search, store, tallies
 from apps.artifacts.errors import EvidenceConflict, LogMissing, LogRetained, UnsafeReadTarget
 from apps.artifacts.queries import LogMetadata
 from apps.core.errors import NotFound
@@ -141,6 +141,7 @@ def _on_disk(metadata: LogMetadata, take: Callable[[str], T | None]) -> T | None
     if not (again.complete and again.started):
         return None
     if metadata.complete:
+        tallies.missing_read()
         raise LogMissing
     # The script began and ended in between: its file may have come after the look at the disk.
     return _on_disk(again, take)

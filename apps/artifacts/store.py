@@ -11,7 +11,6 @@ from apps.artifacts import facts
 from apps.artifacts.errors import CapacityUnavailable
 from qinglong.environment import ConfigurationError
 
-MINIMUM_FREE_DEFAULT = 32 * 1024 * 1024
 MINIMUM_FREE_MAX = 1_099_511_627_776
 
 
@@ -32,8 +31,8 @@ def root() -> str:
 
 
 def minimum_free() -> int:
-    """Bytes that stay free whatever runs: 0 … 1 TiB, 32 MiB unless settings say otherwise."""
-    value = getattr(settings, "LOG_MINIMUM_FREE_BYTES", MINIMUM_FREE_DEFAULT)
+    """Bytes that stay free whatever runs: 0 … 1 TiB, from QINGLONG_DISK_RESERVE_MB or the profile."""
+    value = settings.LOG_MINIMUM_FREE_BYTES
     if type(value) is not int or not 0 <= value <= MINIMUM_FREE_MAX:
         raise ConfigurationError("log_minimum_free_invalid", "The free reserve is 0 to 1 TiB in bytes.")
     return value

@@ -77,6 +77,8 @@ class Left:
     output_code: str | None = None
     proof: Mapping[str, Any] | None = None
     limit: str | None = None
+    # What is wrong with the log: `cut` by its quota, `incomplete` where the disk was full.
+    log: dict[str, bool] | None = None
     # How many files the shim kept, and what it left out.
     files: tuple[int, dict[str, int]] | None = None
 
@@ -119,7 +121,7 @@ def _read_stop(folder: Path) -> Left:
     if not isinstance(data, bytes):
         return Left()
     cause, proof, limit = _stopped(data)
-    return Left(cause, proof=proof, limit=limit, files=_files(data))
+    return Left(cause, proof=proof, limit=limit, files=_files(data), log=_log(data))
 
 
 def printed(item: Carried) -> tuple[str, ...]:
@@ -225,6 +227,15 @@ def _stopped(data: bytes) -> tuple[str | None, dict[str, Any] | None, str | None
     except (canonical.NotCanonical, AttributeError, KeyError, TypeError, ValueError):
         return None, None, None
     return (cause, proof, limit) if cause in ("stop", "deadline", "leftover") else (None, None, None)
+
+
+def _log(data: bytes) -> dict[str, bool] | None:
+    try:
+        said = canonical.loads(data)["log"]
+        found = {name: True for name in ("cut", "incomplete") if said[name] is True}
+    except (canonical.NotCanonical, KeyError, TypeError):
+        return None
+    return found or None
 
 
 def _files(data: bytes) -> tuple[int, dict[str, int]] | None:

@@ -228,6 +228,7 @@ class RunSource:
                     left.proof,
                     left.limit,
                     carrying.kept(left, item.lease),
+                    left.log,
                     carrying.printed(item),
                 ),
             )

@@ -27,6 +27,11 @@ WORDS: dict[str, Promise] = {
     "unexamined": _("and more that was not looked at"),
 }
 
+LOG_WORDS: dict[str, Promise] = {
+    "cut": _("the log reached its limit"),
+    "incomplete": _("the log has gaps: the disk was full"),
+}
+
 
 def left_out(payload: Mapping[str, Any]) -> dict[str, int]:
     """How much of what a script left was not kept, by code."""
@@ -36,12 +41,13 @@ def left_out(payload: Mapping[str, Any]) -> dict[str, int]:
 
 
 def notes(payload: Mapping[str, Any]) -> list[str]:
-    """For the timeline: `3 files kept`, `2 not kept`."""
+    """For the timeline: what is wrong with the log, `3 files kept`, `2 not kept`."""
+    log = payload.get("log")
+    said = [str(words) for fault, words in LOG_WORDS.items() if isinstance(log, dict) and log.get(fault)]
     told = payload.get("files")
     if not isinstance(told, dict):
-        return []
+        return said
     kept, not_kept = int(told.get("kept", 0)), sum(left_out(payload).values())
-    said = []
     if kept:
         said.append(ngettext("%(n)d file kept", "%(n)d files kept", kept) % {"n": kept})
     if not_kept:

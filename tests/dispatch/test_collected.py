@@ -10,10 +10,11 @@ from django.conf import settings
 from django.db import DatabaseError, IntegrityError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from apps.artifacts import collected
+from apps.artifacts import collected, tallies
 from apps.artifacts.models import Artifact
 from apps.core import ids
 from apps.dispatch.launcher.collecting import WORDS
+from apps.panel import advice
 from apps.runs.models import Run, RunEvent
 from tests.dispatch.sessions import Home
 from tests.runs import kit
@@ -116,3 +117,26 @@ def test_rows_keep_the_rules(home: Home) -> None:
 def test_codes_have_words() -> None:
     assert tuple(WORDS) == collected.LEFT_OUT
     assert settings.LOG_ROOT
+
+
+def test_a_log_that_was_cut_is_told_and_counted(home: Home) -> None:
+    run = kit.run_of(kit.task(shell="head -c 70000 /dev/zero", log_quota_bytes=65_536))
+    kit.run_of(kit.task("short", shell="true"))
+    home.session()
+    assert kit.fresh(run).status == "succeeded"
+    [event] = [one for one in RunEvent.objects.filter(run=run) if "log" in one.payload]
+    assert (event.type, event.payload["log"]) == ("attempt.succeeded", {"cut": True})
+    assert tallies.today() == {"quota_hit": 1.0, "incomplete": 0.0, "missing_read": 0.0}
+
+
+def test_without_room_for_its_log_a_run_fails_with_a_code(home: Home, settings: Any) -> None:
+    settings.LOG_MINIMUM_FREE_BYTES = 1_099_511_627_776
+    run = kit.run_of(kit.task(shell=f"touch {home.path}/ran"))
+    home.session()
+    found = kit.fresh(run)
+    assert (found.status, found.error_code, found.error_summary) == (
+        "failed", "EXECUTOR_START_FAILED", "local_artifact_capacity_unavailable",
+    )  # fmt: skip
+    assert not (home.path / "ran").exists()
+    assert list((home.path / "logs").iterdir()) == []
+    assert "too little room left" in advice.for_run(found, None, "", timeout_ms=None)

@@ -163,4 +163,17 @@ class Migration(migrations.Migration):
                 'constraints': [models.UniqueConstraint(condition=models.Q(('task__isnull', True)), fields=('project',), name='retention_rule_project'), models.UniqueConstraint(condition=models.Q(('task__isnull', False)), fields=('task',), name='retention_rule_task'), models.CheckConstraint(condition=models.Q(('keep_ms__isnull', True), models.Q(('keep_ms__gte', 60000), ('keep_ms__lte', 31536000000)), _connector='OR'), name='retention_rule_keep_ms'), models.CheckConstraint(condition=models.Q(('keep_most__isnull', True), models.Q(('keep_most__gte', 1), ('keep_most__lte', 1000000)), _connector='OR'), name='retention_rule_keep_most'), models.CheckConstraint(condition=models.Q(('keep_bytes__isnull', True), ('keep_bytes__gte', 65536), _connector='OR'), name='retention_rule_keep_bytes'), models.CheckConstraint(condition=models.Q(('keep_least__isnull', True), models.Q(('keep_least__gte', 0), ('keep_least__lte', 1000)), _connector='OR'), name='retention_rule_keep_least'), models.CheckConstraint(condition=models.Q(('version__gte', 1)), name='retention_rule_version')],
             },
         ),
+        migrations.CreateModel(
+            name='ArtifactTally',
+            fields=[
+                ('id', apps.core.fields.IdField(default=apps.core.ids.uuid7, editable=False, primary_key=True, serialize=False)),
+                ('day', models.DateField()),
+                ('kind', models.CharField(choices=[('quota_hit', 'Quota Hit'), ('incomplete', 'Incomplete'), ('missing_read', 'Missing Read')], max_length=16)),
+                ('count', models.BigIntegerField()),
+            ],
+            options={
+                'db_table': 'artifact_tallies',
+                'constraints': [models.UniqueConstraint(fields=('day', 'kind'), name='artifact_tally_day'), models.CheckConstraint(condition=models.Q(('kind__in', ['quota_hit', 'incomplete', 'missing_read'])), name='artifact_tally_kind'), models.CheckConstraint(condition=models.Q(('count__gte', 1)), name='artifact_tally_count')],
+            },
+        ),
     ]

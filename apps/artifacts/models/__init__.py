@@ -15,8 +15,9 @@ from apps.artifacts.models.retention import (
     StoredTotal,
     UnlistedRun,
 )
+from apps.artifacts.models.tally import ArtifactTally
 
 __all__ = [
-    "SCOPE", "Artifact", "ArtifactMaintenanceCursor", "ArtifactRetention", "Orphan", "Removal", "RetentionReceipt",
+    "SCOPE", "Artifact", "ArtifactMaintenanceCursor", "ArtifactRetention", "ArtifactTally", "Orphan", "Removal", "RetentionReceipt",
     "RetentionRule", "StoredLog", "StoredTotal", "UnlistedRun",
 ]  # fmt: skip

@@ -466,6 +466,8 @@ class Run:
             }
             with suppress(OSError):
                 folder.write_fact(LOG_FACT, log_fact)
+            cut = {"cut": sink.quota_reached, "incomplete": sink.incomplete}
+            stop_fact = {**(stop_fact or {"schema_version": 1}), "log": cut}
         if stop_fact is not None:
             with suppress(OSError):
                 folder.write_fact(STOP_FACT, stop_fact)

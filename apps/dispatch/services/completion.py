@@ -38,16 +38,18 @@ class End:
     proof: Mapping[str, Any] | None = None
     limit: str | None = None
     files: Kept | None = None
+    log: Mapping[str, bool] | None = None
     printed: tuple[str, ...] = ()
 
     @property
     def told(self) -> dict[str, Any] | None:
-        """What the attempt's last event says of the stop, of a limit that was met, and of files."""
+        """What the attempt's last event says of the stop, of a limit that was met, of files and of gaps in the log."""
         said = {
             "cause": self.cause,
             "stopped": self.proof and dict(self.proof),
             "limit": self.limit,
             "files": self.files and self.files.fact(),
+            "log": self.log and dict(self.log),
         }
         return {name: value for name, value in said.items() if value} or None
 

@@ -6,13 +6,14 @@ loop a quarter faster, and every state a script reaches is on disk before the se
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
-from apps.artifacts import collection
+from apps.artifacts import collection, tallies
 from apps.artifacts.models import Artifact
 from apps.core import bulk, clock
 from apps.core.db import write_transaction
@@ -200,6 +201,7 @@ class _Work:
         self.journal: list[tuple[Any, ...]] = []
         self.followers: list[RunAttempt] = []
         self.files: list[tuple[Any, ...]] = []
+        self.faults: Counter[str] = Counter()
         self.rows: dict[UUID, tuple[Run, RunAttempt]] = {}
         self.held: set[UUID] = set()
         self.claims: dict[UUID, leases.Outcome] = {}
@@ -246,6 +248,8 @@ class _Work:
                 self._keep_output(run, item.end.output)
             if change is not None and item.end.files is not None:
                 self.files += collection.rows(run, attempt, item.end.files, self.now)
+            if change is not None and item.end.log is not None:
+                self.faults.update(tallies.OF_LOG[fault] for fault in item.end.log)
             self._finish(item.lease, change)
             self.done.settled.add(attempt.pk)
 
@@ -373,6 +377,7 @@ class _Work:
             self.journal,
         )
         bulk.insert_rows(Artifact, collection.COLUMNS, self.files)
+        tallies.add_later(self.faults, self.now)
         receipts.resolve(self.news.consumed)
         try:
             check()
