@@ -46,6 +46,11 @@ class AuditEntry(models.Model):
 
     class Meta:
         db_table = "audit_entries"
+        indexes = [
+            models.Index(fields=["scope", "action", "sequence"], name="audit_entry_action"),
+            models.Index(fields=["scope", "actor_id", "sequence"], name="audit_entry_actor"),
+            models.Index(fields=["scope", "occurred_at"], name="audit_entry_time"),
+        ]
         constraints = [
             models.UniqueConstraint(fields=["scope", "sequence"], name="audit_entry_sequence"),
             fields.at_least("sequence", 1, "audit_entry_sequence_check"),

@@ -99,6 +99,8 @@ def groups(visitor: Visitor, project: Project | None, running: int, *, team: boo
         applications = reverse("panel:applications")
         instance.append(Entry("applications", "bolt", _("Applications"), applications))
         instance.append(Entry("workers", "workers", _("Workers"), reverse("panel:workers")))
+        log = reverse("panel:instance-audit")
+        instance.append(Entry("instance-audit", "audit", pgettext_lazy("instance", "Audit log"), log))
         if settings.SINGLE_SIGN_ON.providers:
             doctor = Entry("login-doctor", "info", _("Sign-in doctor"), reverse("panel:login-doctor"))
             instance.append(doctor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,9 +11,12 @@ import pytest
 from django.db import connection
 
 from apps.audit import queries
+from apps.audit.documents import document
 from apps.audit.models import AuditChain, AuditEntry
 from apps.audit.services import INSTANCE, record
-from tests.people import api, member
+from apps.core import chain, clock
+from tests.conftest import Time
+from tests.people import account, api, member
 
 pytestmark = pytest.mark.django_db
 
@@ -114,3 +118,65 @@ def test_proof_over_the_api() -> None:
         "expected_previous_hash": last.hash,
         "actual_previous_hash": last.hash,
     }
+
+
+def test_entries_are_found_by_act_actor_and_time(time: Time) -> None:
+    owner = member("owner")
+    caller = api(owner)
+    moments = []
+    for number in range(4):
+        time.advance(60_000)
+        moments.append(clock.rfc3339(clock.now()))
+        who = owner.subject_id if number == 1 else "u"
+        record("default", actor=("user", who), action=f"a.{number % 2}", subject=("x", "1"), origin="tests")
+    for query, expected in (
+        (f"actor={owner.subject_id}", [2]), ("actor=nobody", []), ("action=a.1", [4, 2]),
+        (f"since={moments[1]}", [4, 3, 2]), (f"until={moments[1]}", [1]),
+        (f"since={moments[1]}&until={moments[3]}&action=a.0", [3]),
+    ):  # fmt: skip
+        found = caller("GET", f"projects/default/audit?{query}").json()["items"]
+        assert [item["sequence"] for item in found] == expected, query
+        lines = b"".join(caller("GET", f"projects/default/audit/export?{query}").streaming_content)
+        assert [json.loads(line)["sequence"] for line in lines.splitlines()] == expected[::-1], query
+    for query in ("since=yesterday", "untill=x", "limit=2"):
+        assert caller("GET", f"projects/default/audit/export?{query}").status_code == 400
+
+
+def test_the_export_is_json_lines_that_prove_themselves() -> None:
+    """Whoever has the lines checks the chain without the panel."""
+    fill(7, "default")
+    answer = api(member("admin"))("GET", "projects/default/audit/export")
+    assert answer["Content-Type"] == "application/x-ndjson" and "attachment" in answer["Content-Disposition"]
+    assert answer["Cache-Control"] == "no-store"
+    lines = [json.loads(line) for line in b"".join(answer.streaming_content).splitlines()]
+    assert [line["sequence"] for line in lines] == list(range(1, 8))
+    before = None
+    for line, entry in zip(
+        lines, AuditEntry.objects.filter(scope="default").order_by("sequence"), strict=True
+    ):
+        assert line["previous_hash"] == before
+        before = line["hash"]
+        assert chain.link(line["previous_hash"], document(entry)) == before
+
+
+def test_the_export_ends_although_the_trail_grows() -> None:
+    fill(3)
+    seen = []
+    for entry in queries.walk(INSTANCE):
+        seen.append(entry.sequence)
+        fill(1)
+    assert seen == [1, 2, 3]
+
+
+def test_the_trail_of_the_instance_is_for_its_administrators() -> None:
+    root, owner = account("root", administrator=True), member("owner")
+    caller = api(root)
+    items = caller("GET", "audit").json()["items"]
+    assert {"account.created", "token.created"} <= {item["action"] for item in items}
+    assert caller("GET", "audit/verify").json()["valid"]
+    lines = b"".join(caller("GET", "audit/export").streaming_content).splitlines()
+    assert len(lines) == AuditEntry.objects.filter(scope=INSTANCE).count()
+    assert caller("GET", "projects/default/audit").status_code == 404, "and it is no key to projects"
+    for path in ("audit", "audit/verify", "audit/export"):
+        assert api(owner)("GET", path).status_code == 403
+        assert api(root, "run.read")("GET", path).status_code == 403

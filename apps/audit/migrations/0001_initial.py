@@ -46,6 +46,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'audit_entries',
+                'indexes': [models.Index(fields=['scope', 'action', 'sequence'], name='audit_entry_action'), models.Index(fields=['scope', 'actor_id', 'sequence'], name='audit_entry_actor'), models.Index(fields=['scope', 'occurred_at'], name='audit_entry_time')],
                 'constraints': [models.UniqueConstraint(fields=('scope', 'sequence'), name='audit_entry_sequence'), models.CheckConstraint(condition=models.Q(('sequence__gte', 1)), name='audit_entry_sequence_check')],
             },
         ),

@@ -1,19 +1,30 @@
-"""The audit log of a project: who did what, to what, when, and the proof that nothing was changed."""
+"""The audit logs of projects and of the instance: who did what, to what, when; and the proof that none was changed."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from apps.access import queries as access
 from apps.audit import queries as audit
+from apps.audit.api import exported
 from apps.audit.models import AuditEntry
+from apps.audit.queries import Wanted
+from apps.audit.services import INSTANCE
+from apps.core import pages
+from apps.identity.models import SubjectType
 from apps.panel import audit_words, queries
-from apps.panel.page import Action, Page
+from apps.panel.page import ADMINISTRATOR, ORIGIN, Action, Page
+from apps.projects import policy
 from apps.projects.models import Project
 from apps.runs.models import Run
 from apps.tasks.models import Task
@@ -34,19 +45,73 @@ class Row:
 
 
 class AuditLog(Page):
+    """The trail of a project, by act, person and day."""
+
     permissions = {"GET": "policy.manage"}
     template = "panel/audit.html"
     section = "audit"
     title = gettext_lazy("Audit log")
 
-    def get(self, request: HttpRequest, p: str) -> HttpResponse:
-        wanted = request.GET.get("act", "")
-        wanted = wanted if wanted in audit_words.ACTS else ""
-        page = audit.page(self.project.pk, action=wanted or None, cursor=request.GET.get("cursor"))
+    def decide(self, request: HttpRequest, **kwargs: Any) -> None:
+        # What happened can be read in an archived project too.
+        self.project = self.locate(**kwargs)
+        self.grant = policy.authorize(
+            self.visitor.principal, self.project.pk, "policy.manage", origin=ORIGIN, while_archived=True
+        )
+
+    def get(self, request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
+        asked = {name: request.GET.get(name, "").strip()[:255] for name in ("act", "who", "since", "until")}
+        wanted, wrong = _wanted(asked)
+        if wanted is not None and request.GET.get("export") == "1":
+            return exported(audit.walk(self.scope, wanted), "audit.jsonl")
+        page = (
+            pages.Page([], None, None)
+            if wanted is None
+            else audit.page(self.scope, wanted, cursor=request.GET.get("cursor"))
+        )
         acts = sorted(
             ((code, str(word)) for code, word in audit_words.ACTS.items()), key=lambda pair: pair[1]
         )
-        return self.show(page=page, rows=rows_of(self.project, page.items), acts=acts, act=wanted)
+        return self.show(
+            page=page,
+            rows=rows_of(self.about, page.items),
+            acts=acts,
+            asked=asked,
+            wrong=wrong,
+            check=self.check_url,
+        )
+
+    @property
+    def scope(self) -> str:
+        """Whose trail."""
+        return self.project.pk
+
+    @property
+    def about(self) -> Project | None:
+        """The project whose tasks and runs entries speak of."""
+        return self.project
+
+    @property
+    def check_url(self) -> str:
+        """Where the chain is checked."""
+        return reverse("panel:audit-check", args=[self.project.slug])
+
+
+class InstanceAuditLog(AuditLog):
+    """The trail of the installation: sign-ins, people, tokens, applications, workers."""
+
+    permissions = {"GET": ADMINISTRATOR}
+    section = "instance-audit"
+    scope = INSTANCE
+    about = None
+
+    def decide(self, request: HttpRequest, **kwargs: Any) -> None:
+        Page.decide(self, request, **kwargs)
+
+    @property
+    def check_url(self) -> str:
+        """Where the chain is checked."""
+        return reverse("panel:instance-audit-check")
 
 
 class CheckChain(Action):
@@ -54,22 +119,78 @@ class CheckChain(Action):
 
     permissions = {"POST": "policy.manage"}
 
-    def act(self, p: str) -> HttpResponse:
-        verdict = audit.verify(self.project.pk)
+    def act(self, **kwargs: Any) -> HttpResponse:
+        verdict = audit.verify(self.scope)
         if verdict.valid:
             self.say(_("The chain is whole: checked to #%(at)d.") % {"at": verdict.checked_through})
         else:
             self.warn(_("The chain is broken at entry #%(at)s.") % {"at": verdict.first_broken})
-        return self.after(p=p)
+        return self.after(**kwargs)
+
+    @property
+    def scope(self) -> str:
+        """Whose chain."""
+        return self.project.pk
 
     def after(self, **kwargs: Any) -> HttpResponse:
         return self.back("panel:audit", kwargs["p"])
 
 
-def rows_of(project: Project, entries: list[AuditEntry]) -> list[Row]:
-    """Entries with the names of people, tasks and runs; four queries."""
-    people = queries.names([*(entry.actor_id for entry in entries), *_ids(entries, "user")])
-    named = _named(project, entries) | {("user", one): (name, "") for one, name in people.items()}
+class CheckInstanceChain(CheckChain):
+    permissions = {"POST": ADMINISTRATOR}
+    scope = INSTANCE
+
+    def after(self, **kwargs: Any) -> HttpResponse:
+        return self.back("panel:instance-audit")
+
+
+def _wanted(asked: Mapping[str, str]) -> tuple[Wanted | None, str]:
+    """What the fields ask for; None with a sentence for what nothing can be found by."""
+    act = asked["act"] if asked["act"] in audit_words.ACTS else None
+    since, until = (_midnight(asked[name]) for name in ("since", "until"))
+    if (since is None) != (not asked["since"]) or (until is None) != (not asked["until"]):
+        return None, _("A day like 2026-11-29 is expected.")
+    who = None
+    if asked["who"]:
+        who = _subject_id(asked["who"])
+        if who is None:
+            return None, _("There is no account or application of this name.")
+    # The last day counts.
+    return Wanted(act, who, since, None if until is None else until + timedelta(days=1)), ""
+
+
+def _midnight(text: str) -> datetime | None:
+    """When a day began in the zone that the page is shown in."""
+    try:
+        day = date.fromisoformat(text)
+    except ValueError:
+        return None
+    if not 1970 <= day.year < 9990:
+        return None
+    return datetime(day.year, day.month, day.day, tzinfo=timezone.get_current_timezone()).astimezone(UTC)
+
+
+def _subject_id(name: str) -> str | None:
+    """The subject of a name, or an id itself; `system` acts have ids of their own."""
+    user = access.find_account(name)
+    if user is not None:
+        return user.subject_id
+    found = access.find_application(name) or access.application_named(name)
+    if found is not None:
+        return str(found.pk)
+    return name if AuditEntry.objects.filter(actor_id=name).exists() else None
+
+
+def rows_of(project: Project | None, entries: list[AuditEntry]) -> list[Row]:
+    """Entries with the names of people and applications, and in a project of tasks and runs; four queries, or one."""
+    subjects = [entry for entry in entries if entry.subject_type in SubjectType.values]
+    people = queries.names([*(one.actor_id for one in entries), *(one.subject_id for one in subjects)])
+    named = {} if project is None else _named(project, entries)
+    named |= {
+        (one.subject_type, one.subject_id): (people[one.subject_id], "")
+        for one in subjects
+        if one.subject_id in people
+    }
     found = []
     for entry in entries:
         unknown = (f"{entry.subject_type} {entry.subject_id}", "")
