@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from django.db.models import Exists, OuterRef
+
 from apps.approvals import values
 from apps.approvals.errors import ApprovalRequestNotFound
 from apps.approvals.models import ApprovalRequest, ApprovedActionExecution, ApprovedActionPlan
@@ -127,6 +129,15 @@ def seen_execution(row: ApprovedActionExecution, now: datetime) -> SeenExecution
     """Behind the barrier with a lease that ran out, somebody has to look for evidence (§5)."""
     lost = row.status == "executing" and row.lease_expires_at is not None and row.lease_expires_at <= now
     return SeenExecution(row, RECOVERY_REQUIRED if lost else row.status)
+
+
+def last_approved_revision(plan: ApprovedActionPlan) -> str | None:
+    """The revision of the plan's task that was approved last before this was asked for; one query."""
+    approved = ApprovalRequest.objects.filter(pk=OuterRef("request_id"), decision="approved")
+    earlier = ApprovedActionPlan.objects.filter(
+        Exists(approved), project=plan.project_id, task_id=plan.task_id, created_at__lte=plan.created_at
+    ).exclude(pk=plan.pk)
+    return earlier.order_by("-created_at", "-action_ref").values_list("task_revision", flat=True).first()
 
 
 def page(

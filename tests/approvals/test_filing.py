@@ -10,14 +10,17 @@ import pytest
 from apps.approvals import errors, plans, queries, services
 from apps.approvals.models import ApprovalRequest, ApprovedActionPlan
 from apps.approvals.services import Wish, filing
-from apps.core import canonical, clock
+from apps.core import canonical, clock, control
 from apps.core.errors import InvalidInput, NotFound
+from apps.projects import policy
 from apps.runs.errors import InputTooLarge, TaskArchived, TaskDisabled
 from apps.tasks.models import Task
+from apps.tasks.services import update_task
 from apps.vault.models import SealedPayload
 from tests import people
 from tests.approvals import kit
 from tests.conftest import Time
+from tests.runs.kit import race
 
 pytestmark = pytest.mark.django_db
 
@@ -148,3 +151,51 @@ def test_the_largest_input_fits(time: Time) -> None:
     room = 65_536 - len(canonical.dumps({"input": {"a": ""}, "args": []}))
     kit.filed(c.agent, kit.task(), input={"a": "x" * room})
     assert queries.examine("r-1").status == "pending"
+
+
+def test_what_was_approved_before(time: Time) -> None:
+    c = kit.cast()
+    task = kit.task()
+
+    def last(id: str) -> str | None:
+        return queries.last_approved_revision(ApprovedActionPlan.objects.get(request_id=id))
+
+    kit.filed(c.agent, task)
+    kit.decide(c.admin)
+    time.advance(1)
+    task = update_task(
+        policy.Grant.system("default", "task.update", "tests"), task.pk, task.version, {"env": {"A": "1"}}
+    )
+    kit.filed(c.agent, task, "r-2")
+    kit.decide(c.admin, kit.verdict("r-2", decision="rejected"))
+    time.advance(1)
+    kit.filed(c.agent, task, "r-3")
+    kit.filed(c.agent, kit.task("other"), "r-4")
+    assert [last(f"r-{number}") for number in range(1, 5)] == [None, "1", "1", None]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_same_words_at_once(seeded: None) -> None:
+    c = kit.cast()
+    task = kit.task()
+    for round in range(4):
+        wish = Wish(id=f"r-{round}", task=task.slug, input={"a": 1})
+        found = race(
+            [lambda w=wish: services.file_request(people.principal(c.agent), "default", w, origin="tests")]
+            * 3
+        )
+        assert sorted(one.existing for one in found) == [False, True, True]
+        assert len({one.request.action_digest for one in found}) == 1
+    assert ApprovedActionPlan.objects.count() == SealedPayload.objects.count() == 4
+
+
+def test_from_the_decision_to_the_dispatch_by_the_control_cluster(time: Time) -> None:
+    c = kit.cast()
+    control.enrol(clock.now())
+    control.run_due(clock.now())
+    kit.filed(c.agent, kit.task())
+    control.run_due(clock.now())
+    kit.decide(c.admin)
+    assert not kit.dispatches()
+    control.run_due(clock.now())
+    assert kit.fresh().state == "consumed" and len(kit.executions()) == 1

@@ -58,7 +58,7 @@ def create(wish: NewRequest, *, origin: str = gate.ORIGIN) -> Filed:
     MutationConflict where the id was used for anything else, PolicyFenceConflict and ApprovalUnavailable.
     """
     admitted = admit(wish.requested_by, wish.project_id, wish.action.action_type)
-    return insert(wish, admitted, origin)
+    return _create(wish, admitted, origin)
 
 
 def admit(subject: PolicySubject, project_id: str, action_type: str) -> Grant:
@@ -68,14 +68,18 @@ def admit(subject: PolicySubject, project_id: str, action_type: str) -> Grant:
 
 
 @tried
-def insert(wish: NewRequest, admitted: Grant, origin: str) -> Filed:
-    """The transaction of `create`; joins a caller's."""
+def _create(wish: NewRequest, admitted: Grant, origin: str) -> Filed:
     found = find(wish.id)
     if found is not None:
         if not _same(found, wish):
             raise MutationConflict
         return Filed(found, existing=True)
     gate.hold(admitted)
+    return insert(wish, origin)
+
+
+def insert(wish: NewRequest, origin: str) -> Filed:
+    """Writes a request that is not there yet, inside the caller's transaction, behind `gate.hold`."""
     kind = registry.find(wish.action.action_type)
     now = clock.now()
     request = ApprovalRequest(

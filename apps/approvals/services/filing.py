@@ -85,7 +85,7 @@ def _file(wish: Wish, admitted: Grant, origin: str) -> Filed:
     if not task.enabled:
         raise TaskDisabled
     request = _request(wish, admitted, task)
-    return creating.insert(request, admitted, origin)
+    return creating.insert(request, origin)
 
 
 def _request(wish: Wish, admitted: Grant, task: Task) -> NewRequest:
