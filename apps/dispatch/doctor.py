@@ -21,6 +21,7 @@ from django.db import DatabaseError, connection
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
+from apps.artifacts import room
 from apps.core import health, watchdogs
 from apps.core.errors import DomainError
 from apps.dispatch import interpreters, recovery, run_as
@@ -28,7 +29,7 @@ from apps.dispatch.launcher import cgroups
 from apps.dispatch.orphans import SHARDS
 from apps.dispatch.services import orphans
 from apps.dispatch.supervisor import launcher
-from apps.vault import keyring
+from apps.vault import keyring, providers, rekeying
 from qinglong.environment import GATE, ConfigurationError
 
 # The job comes round in half an hour.
@@ -61,6 +62,9 @@ def examine() -> Iterator[Finding]:
         yield from _stored()
         yield from _left()
     yield from _keyring()
+    if reached:
+        yield from _keys_missing()
+    yield from _providers()
     yield from _interpreters()
     yield from _node()
 
@@ -113,6 +117,13 @@ def _disk() -> Iterator[Finding]:
         yield Finding(Level.WARNING, "disk_low", _("Only %(free)s are free for logs.") % shown)
     else:
         yield Finding(Level.GOOD, "disk", _("%(free)s are free for logs.") % shown)
+    for code, check in (("log_room", room.room), ("log_folder", room.folder)):
+        try:
+            wrong = check()
+        except DomainError as error:
+            wrong = error.detail
+        if wrong is not None:
+            yield Finding(Level.FAILURE, code, wrong)
 
 
 def _database() -> Iterator[Finding]:
@@ -182,6 +193,34 @@ def _keyring() -> Iterator[Finding]:
         yield Finding(Level.FAILURE, error.code, error.detail)
         return
     yield Finding(Level.GOOD, "keyring", _("The keyring can be used."))
+
+
+def _providers() -> Iterator[Finding]:
+    """Where values of secrets lie outside the database; nothing to say where that is not set up."""
+    for name, provider in providers.in_use().items():
+        wrong = provider.trouble()
+        if wrong is not None:
+            yield Finding(Level.FAILURE, f"secret_{name}_unusable", wrong)
+        else:
+            told = _("Secrets may lie elsewhere: %(title)s.") % {"title": provider.title}
+            yield Finding(Level.GOOD, f"secret_{name}", told)
+
+
+def _keys_missing() -> Iterator[Finding]:
+    """Sealed values whose key is not in the keyring: nobody opens them any more, unless it is put back."""
+    try:
+        missing = rekeying.without_key()
+    except (DomainError, DatabaseError):
+        return  # what is wrong there has been said
+    if missing:
+        yield Finding(
+            Level.WARNING,
+            "keys_missing",
+            _(
+                "%(number)s sealed values need a key that the keyring does not have; put it back from a backup."
+            )
+            % {"number": missing},
+        )
 
 
 def _interpreters() -> Iterator[Finding]:

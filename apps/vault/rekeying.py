@@ -92,6 +92,15 @@ def uses() -> dict[str, Use]:
     return found
 
 
+def without_key() -> int:
+    """How many values that count nobody can open, as their key is not in the keyring; raises SecretUnavailable."""
+    with keyring.opened() as keys:
+        known = set(keys.keys)
+    secrets = sum(use.current for key_id, use in _secret_uses().items() if key_id not in known)
+    opened = sum(sealing.keys_in_use().values())
+    return secrets + SealedPayload.objects.count() - opened
+
+
 @write_transaction
 def retire_key(key_id: str, *, give_up_replaced: bool = False) -> None:
     """Takes a key that nothing needs out of the keyring; backups sealed with it can then not be read.
