@@ -105,3 +105,13 @@ def test_what_typescript_needs_is_named_with_its_version(tmp_path: Path, setting
     settings.SCRIPT_PATH = str(tmp_path)
     missing = next(item for item in doctor._interpreters() if item.code == "typescript_missing")
     assert "node >= 22.6" in str(missing.sentence)
+
+
+def test_logs_without_room_or_a_folder_of_their_own(tmp_path: Path, settings) -> None:
+    settings.HOME = tmp_path
+    settings.LOG_ROOT = tmp_path / "logs"
+    assert of(doctor._disk()).keys() <= {"disk", "disk_low"}
+    settings.LOG_MINIMUM_FREE_BYTES = 1_099_511_627_776
+    settings.LOG_ROOT.symlink_to(tmp_path)
+    found = of(doctor._disk())
+    assert (found["log_room"], found["log_folder"]) == (Level.FAILURE, Level.FAILURE)
