@@ -18,6 +18,8 @@ from dataclasses import dataclass
 
 from apps.artifacts.facts import log_paths
 
+# What stands in the log for a secret.
+MARK = b"***"
 PLACES_MAX = 1_000
 NAMES_MAX = 256
 # The place of a secret that was masked in the run's output value, not in its log.

@@ -7,13 +7,15 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 from uuid import UUID
 
-from apps.artifacts import facts, queries, reader, search, store, tallies
+from apps.artifacts import facts, places, queries, reader, search, store, tallies
 from apps.artifacts.errors import EvidenceConflict, LogMissing, LogRetained, UnsafeReadTarget
 from apps.artifacts.queries import LogMetadata
 from apps.core.errors import NotFound
 from apps.projects.policy import Grant
 
 PERMISSION = "artifact.read"
+# Of one range: they travel in a header.
+MASKED_MOST = 200
 Truncated = bool | Literal["unknown"]
 T = TypeVar("T")
 
@@ -35,11 +37,12 @@ class Log:
 
 @dataclass(frozen=True)
 class LogPart:
-    """A range of a log; a follower goes on at `end`."""
+    """A range of a log; a follower goes on at `end`. `masked` = where in the log a mark for a secret stands in it."""
 
     log: Log
     content: bytes = field(default=b"", repr=False)
     start: int = 0
+    masked: tuple[int, ...] = ()
 
     @property
     def end(self) -> int:
@@ -82,7 +85,7 @@ def read_log(
     found = _on_disk(metadata, lambda name: _present(reader.read(name, offset, length)))
     if found is None:
         return LogPart(_log(metadata, 0))
-    return LogPart(_log(metadata, found.total_bytes), found.content, found.start)
+    return LogPart(_log(metadata, found.total_bytes), found.content, found.start, _masked(metadata, found))
 
 
 def describe_log(grant: Grant, run_id: UUID, *, attempt: int | None = None) -> Log:
@@ -145,6 +148,20 @@ def _on_disk(metadata: LogMetadata, take: Callable[[str], T | None]) -> T | None
         raise LogMissing
     # The script began and ended in between: its file may have come after the look at the disk.
     return _on_disk(again, take)
+
+
+def _masked(metadata: LogMetadata, found: reader.Available) -> tuple[int, ...]:
+    """From what the shim noted, where the text agrees; at most MASKED_MOST."""
+    noted = places.read(store.root(), metadata.artifact_id) if metadata.artifact_id is not None else None
+    if noted is None:
+        return ()
+    last = found.end_exclusive - len(places.MARK)
+    marks = [
+        at
+        for at in noted.between(found.start, last + 1)
+        if found.content.startswith(places.MARK, at - found.start)
+    ]
+    return tuple(marks[:MASKED_MOST])
 
 
 def _log(metadata: LogMetadata, size: int) -> Log:

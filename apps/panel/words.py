@@ -225,6 +225,7 @@ _EVENTS: dict[str, Promise] = {
     "attempt.cancelled": gettext_lazy("Process ended: stopped"),
     "attempt.timed_out": gettext_lazy("Process ended: time limit"),
     "attempt.lost": gettext_lazy("Process was lost"),
+    "attempt.secrets_printed": gettext_lazy("Secrets were printed, and masked"),
 }
 _DETAILS: tuple[tuple[str, Promise], ...] = (
     ("worker_id", gettext_lazy("worker %s")),
@@ -244,6 +245,8 @@ def event(kind: str, payload: dict[str, Any]) -> tuple[str, list[str]]:
     reason = payload.get("reason")
     if kind == "run.cancel_requested" and reason in CANCEL_REASONS:
         details.append(str(CANCEL_REASONS[reason]))
+    if kind == "attempt.secrets_printed":
+        details.append(pgettext("between words", ", ").join(payload.get("secrets", [])))
     said = payload.get("note") or (reason if kind == "run.stop_resolved" else "")
     if said:
         details.append(pgettext("quoted note", "“%s”") % said)

@@ -3,24 +3,29 @@
 
 const SEQUENCE = /\x1b(?:\[([0-9;:?<=>]*)[ -/]*([@-~])|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -/]*[0-~])/g;
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
-const ADDRESS = /https?:\/\/[^\s<>"'`\u0000-\u001f]+/g;
+const ADDRESS = /https?:\/\/[^\s<>"'`\u0000-\u001f\ufdd0]+/g;
+// Stands for a masked secret between the decoding of a line and its nodes: no character, and in no text that is one.
+export const SECRET = "\ufdd0";
 
 export const plain = () => ({ fg: null, bg: null, flags: new Set() });
 
-/** Appends `text` to `parent` in the given style and returns the style that holds after it; `raw` shows every byte. */
-export function write(parent, text, style, raw = false) {
+/**
+ * Appends `text` to `parent` in the given style and returns the style that holds after it; `raw` shows every byte.
+ * `masked` is what a place says in which a secret stood.
+ */
+export function write(parent, text, style, masked, raw = false) {
   if (raw) {
-    parent.append(visible(text));
+    show(parent, text, masked);
     return style;
   }
   const shown = overwritten(text);
   let from = 0;
   for (const match of shown.matchAll(SEQUENCE)) {
-    put(parent, shown.slice(from, match.index), style);
+    put(parent, shown.slice(from, match.index), style, masked);
     if (match[2] === "m") style = select(style, match[1]);
     from = match.index + match[0].length;
   }
-  put(parent, shown.slice(from), style);
+  put(parent, shown.slice(from), style, masked);
   return style;
 }
 
@@ -31,18 +36,32 @@ function overwritten(text) {
   return last < 0 ? trimmed : trimmed.slice(last + 1);
 }
 
-function put(parent, text, style) {
+/** Text with its hidden characters made visible and its masked places marked. */
+function show(parent, text, masked) {
+  text.split(SECRET).forEach((part, number) => {
+    if (number) {
+      const mark = document.createElement("mark");
+      mark.className = "ql-masked";
+      mark.title = masked;
+      mark.textContent = "***";
+      parent.append(mark);
+    }
+    parent.append(visible(part));
+  });
+}
+
+function put(parent, text, style, masked) {
   if (!text) return;
   const styled = style.fg !== null || style.bg !== null || style.flags.size > 0;
   const target = styled ? dress(document.createElement("span"), style) : parent;
   let from = 0;
   for (const match of text.matchAll(ADDRESS)) {
     const address = match[0].replace(/[).,;:!?\]]+$/, "");
-    target.append(visible(text.slice(from, match.index)));
+    show(target, text.slice(from, match.index), masked);
     target.append(link(address));
     from = match.index + address.length;
   }
-  target.append(visible(text.slice(from)));
+  show(target, text.slice(from), masked);
   if (styled) parent.append(target);
 }
 

@@ -179,8 +179,14 @@ class LogView {
     this.size = Number(answer.headers.get("X-Log-Size") ?? 0);
     this.complete = answer.headers.get("X-Log-Complete") === "true";
     this.truncated = answer.headers.get("X-Log-Truncated") === "true";
+    this.learnMasked(Number(answer.headers.get("X-Log-Offset") ?? 0), answer.headers.get("X-Log-Masked"));
     if (this.sizeField) this.sizeField.textContent = this.size ? inWords(this.size) : "";
     return new Uint8Array(await answer.arrayBuffer());
+  }
+
+  /** Where marks for secrets stand, as the server knows it: what looks like one in the text is only text. */
+  learnMasked(at, steps) {
+    for (const step of steps ? steps.split(",") : []) this.masked.add((at += Number(step)));
   }
 
   /** What the server finds from `offset` on: `items` and `next_offset`. */
@@ -210,6 +216,7 @@ class LogView {
     this.ready = this.finished = false;
     this.start = this.end = this.size = 0;
     this.rest = NOTHING;
+    this.masked = new Set();
     this.attached = true;
     this.style = plain();
     this.openLine = null;
@@ -336,7 +343,7 @@ class LogView {
   }
 
   draw(chunk, bytes, unfinished = false) {
-    this.style = drawLine(chunk, bytes, this.end, this.style, this.words, this.raw, unfinished);
+    this.style = drawLine(chunk, bytes, this.end, this.style, this, unfinished);
     this.end += bytes.length;
   }
 
@@ -400,7 +407,7 @@ class LogView {
     let [style, chunk, offset] = [plain(), null, this.start];
     for (const line of lines) {
       if (!chunk || chunk.childElementCount >= CHUNK_LINES) chunks.append((chunk = makeChunk()));
-      style = drawLine(chunk, line, offset, style, this.words, this.raw);
+      style = drawLine(chunk, line, offset, style, this);
       offset += line.length;
     }
     this.view.prepend(chunks);

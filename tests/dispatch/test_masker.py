@@ -14,9 +14,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from apps.artifacts.places import MARK
 from apps.dispatch.launcher import anchors
 from apps.dispatch.launcher.forms import SHORTEST, forms, too_short
-from apps.dispatch.launcher.masker import MARK, Masker
+from apps.dispatch.launcher.masker import Masker
 
 ENGINES = [pytest.param(anchors.engine_folder(), id="hyperscan"), pytest.param(None, id="plain")]
 ENGINE = anchors.engine_folder()

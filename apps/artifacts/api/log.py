@@ -51,6 +51,11 @@ _HEADERS = [
         ("X-Log-Offset", int, "Where the content begins."),
         ("X-Log-Complete", str, "true: no more will come."),
         ("X-Log-Truncated", str, "true, false or unknown: cut by the quota."),
+        (
+            "X-Log-Masked", str,
+            "Where in the content a mark stands for a secret, the first 200: how far each begins behind the one "
+            "before, with commas between. Not there without any.",
+        ),
     )
 ]
 
@@ -86,7 +91,13 @@ class RunLog(OfRun):
         part = services.read_log(
             self.grant, _run(id), attempt=attempt, offset=_offset(request), length=_limit(request)
         )
-        return _described(HttpResponse(part.content), part.log, part.start)
+        response = _described(HttpResponse(part.content), part.log, part.start)
+        if part.masked:
+            before = (part.start, *part.masked)
+            response["X-Log-Masked"] = ",".join(
+                str(at - last) for last, at in zip(before, part.masked, strict=False)
+            )
+        return response
 
     @extend_schema(exclude=True)
     def head(self, request: Request, id: str) -> HttpResponseBase:

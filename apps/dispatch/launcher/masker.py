@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
+from apps.artifacts.places import MARK
 from apps.dispatch.launcher.anchors import ANCHOR, Finder, finder
 from apps.dispatch.launcher.forms import Form, forms, too_short
 

@@ -16,8 +16,9 @@ from contextlib import suppress
 
 from apps.artifacts import places
 from apps.artifacts.facts import LogPaths, ensure_private_directory, log_paths
+from apps.artifacts.places import MARK
 from apps.dispatch.launcher.files import PrepareError
-from apps.dispatch.launcher.masker import MARK, Masker, Piece
+from apps.dispatch.launcher.masker import Masker, Piece
 from apps.dispatch.launcher.spec import LaunchSpec
 
 READ_BYTES = 256 * 1024
