@@ -12,7 +12,6 @@ from apps.artifacts.places import MARK
 from apps.dispatch.launcher.anchors import ANCHOR, Finder, finder
 from apps.dispatch.launcher.forms import Form, forms, too_short
 
-MARK = b"***"
 _FURTHER = 24
 
 # What comes out: text; or a secret's number, with True where a new place begins, False where the last one hides it too.
