@@ -10,6 +10,8 @@ from django.test.utils import CaptureQueriesContext
 
 from apps.approvals import jobs, services
 from apps.approvals.health import gauges
+from apps.projects import policy
+from apps.vault import services as vault
 from tests import people
 from tests.approvals import kit
 from tests.conftest import Time
@@ -66,6 +68,21 @@ def test_a_token_without_the_scope_does_not_ask(time: Time) -> None:
     c = kit.cast()
     answer = people.api(c.agent, "project.read", "task.read")("POST", LIST, body(kit.task()))
     assert (answer.status_code, answer.json()["code"]) == (403, "permission_denied")
+
+
+def test_a_token_that_is_not_for_secrets_asks_for_no_task_that_names_some(time: Time) -> None:
+    c = kit.cast()
+    manage = policy.Grant.system("default", "secret.manage", "tests")
+    vault.put(manage, "token", "s3cret", mutation_id="m", expected_version=0)
+    secretive, plain = kit.task(secrets={"TOKEN": "token"}), kit.task("plain")
+    caller = people.api(c.agent, "project.read", "run.start")
+    answer = caller("POST", LIST, body(secretive))
+    assert (answer.status_code, answer.json()["code"]) == (403, "approval_policy_denied")
+    assert caller("POST", LIST, body(plain)).status_code == 201
+    allowed = people.api(c.agent, "project.read", "run.start", "secret.use")
+    made = allowed("POST", LIST, body(secretive, "r-2"))
+    assert made.json()["preview"]["secrets"] == [{"variable": "TOKEN", "name": "token", "version": 1}]
+    assert "s3cret" not in made.content.decode()
 
 
 def test_an_agent_is_told_that_people_decide(time: Time) -> None:

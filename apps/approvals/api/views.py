@@ -80,7 +80,8 @@ class Approvals(ProjectEndpoint):
     )
     def post(self, request: Request, p: str) -> Response:
         wish = Wish(**read_body(FileSerializer, request.data))
-        filed = services.file_request(self.principal, self.project_id, wish, origin=ORIGIN)
+        secrets = self.credential.covers(policy.SECRET_USE)
+        filed = services.file_request(self.principal, self.project_id, wish, origin=ORIGIN, secrets=secrets)
         return _answer(filed.request.pk, given=True, status=200 if filed.existing else 201)
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from django.utils.translation import gettext_lazy as _
+
 from apps.approvals import gate, plans, registry, values
 from apps.approvals.errors import ApprovalPolicyDenied, InvalidApprovalValue, MutationConflict, TooManyOpen
 from apps.approvals.models import ApprovalRequest, ApprovedActionPlan
@@ -49,11 +51,14 @@ class Wish:
         return {"priority": self.priority, "risk": self.risk, "expires_in_ms": self.expires_in_ms}
 
 
-def file_request(principal: Principal, project_id: str, wish: Wish, *, origin: str) -> Filed:
+def file_request(
+    principal: Principal, project_id: str, wish: Wish, *, origin: str, secrets: bool = True
+) -> Filed:
     """Files a request to start a task as it is now, or finds the same one.
 
-    Raises what `creating.create` raises, InvalidInput, InputTooLarge, NotFound for the task, TaskArchived,
-    TaskDisabled, and TooManyOpen.
+    `secrets` False: the credential is not for using secrets, so not for tasks that name some either. Raises what
+    `creating.create` raises, InvalidInput, InputTooLarge, NotFound for the task, TaskArchived, TaskDisabled, and
+    TooManyOpen.
     """
     principal.require_active()
     values.identifier("id", wish.id, 64)
@@ -65,11 +70,11 @@ def file_request(principal: Principal, project_id: str, wish: Wish, *, origin: s
     plans.check_priority(wish.priority)
     payloads.check(wish.input, wish.args)
     admitted = creating.admit(principal.subject, project_id, kind.name)
-    return _file(wish, admitted, origin)
+    return _file(wish, admitted, origin, secrets)
 
 
 @tried
-def _file(wish: Wish, admitted: Grant, origin: str) -> Filed:
+def _file(wish: Wish, admitted: Grant, origin: str, may_use_secrets: bool) -> Filed:
     found = creating.find(wish.id)
     if found is not None:
         if not _repeated(found, wish, admitted):
@@ -84,16 +89,18 @@ def _file(wish: Wish, admitted: Grant, origin: str) -> Filed:
         raise TaskArchived
     if not task.enabled:
         raise TaskDisabled
-    request = _request(wish, admitted, task)
+    request = _request(wish, admitted, task, may_use_secrets)
     return creating.insert(request, origin)
 
 
-def _request(wish: Wish, admitted: Grant, task: Task) -> NewRequest:
+def _request(wish: Wish, admitted: Grant, task: Task, may_use_secrets: bool) -> NewRequest:
     """Stores input, plan and preview; what is left is the request itself."""
     revision = revisions.read(task.revision)
     secrets = plans.secret_versions(revision)
-    if secrets:
-        _may_use_secrets(admitted)
+    if secrets and not (may_use_secrets and _role_uses_secrets(admitted)):
+        raise ApprovalPolicyDenied(
+            _("The task names secrets, and you may not use secrets here (secret.use).")
+        )
     given = Given.salted(wish.input, wish.args)
     payload_id = ids.uuid7()
     plans.seal(admitted.project_id, wish.id, payload_id, given)
@@ -175,11 +182,10 @@ def _repeated(row: ApprovalRequest, wish: Wish, admitted: Grant) -> bool:
     return hmac.compare_digest(again, plan.wish_digest)
 
 
-def _may_use_secrets(admitted: Grant) -> None:
+def _role_uses_secrets(admitted: Grant) -> bool:
     """Asking for a start asks for the secrets of the task too: the same role must carry both."""
-    found = policy.decide(admitted.actor, admitted.project_id, "secret.use")
-    if found.effect not in gate.CARRIED_OUT:
-        raise ApprovalPolicyDenied
+    found = policy.decide(admitted.actor, admitted.project_id, policy.SECRET_USE)
+    return found.effect in gate.CARRIED_OUT and found.fence == admitted.fence
 
 
 def _check_room(admitted: Grant) -> None:
