@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.urls import URLPattern, URLResolver, get_resolver
@@ -15,17 +16,32 @@ from drf_spectacular.generators import SchemaGenerator
 
 from apps.access.endpoints import ADMINISTRATOR, SIGNED_IN, TOKEN_MANAGE, Endpoint, ProjectEndpoint
 from apps.access.models import ApiToken, User
-from apps.access.services import create_application
+from apps.access.services import create_application, invite
 from apps.artifacts.facts import artifact_id
 from apps.core import clock
+from apps.identity.services import set_subject_status
 from apps.projects import permissions
+from apps.projects.services import set_project_status
 from apps.runs.services import Started, start_run
 from apps.tasks.services import TaskDraft, create_task
 from apps.triggers.drafts import TriggerDraft
 from apps.triggers.services import create_trigger
 from tests.approvals import kit as approvals
 from tests.artifacts.kit import leave, write
-from tests.people import ROOT, Api, account, api, give, grant, member, other_subject, project, token
+from tests.people import (
+    ROOT,
+    Api,
+    account,
+    api,
+    give,
+    grant,
+    member,
+    other_subject,
+    project,
+    signed_in,
+    subject,
+    token,
+)
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 NO_UUID = str(uuid.UUID(int=0x0190_0000_0000_7000_8000_0000_0000_0001))
@@ -99,6 +115,7 @@ def rows(tmp_path: Path, settings: Any) -> dict[str, str]:
         "artifact": str(artifact.pk),
         "triggers/id": str(made.trigger.pk),
         "people/id": host.subject_id,
+        "invitations/id": str(_invitation(host)),
         "applications/id": create_application("agent", "Bot", actor=ROOT, origin="tests").pk,
         "approvals/id": handed_over(host),
     }
@@ -111,6 +128,11 @@ def handed_over(decider: User) -> str:
     approvals.requested(bot)
     approvals.services.consume(approvals.consumption(approvals.decide(decider)))
     return "r-1"
+
+
+def _invitation(host: User) -> UUID:
+    given = grant(host, "policy.manage")
+    return invite(subject(host), grant=given, role="viewer", origin="tests").invitation.pk
 
 
 def name(value: object) -> str:
@@ -157,6 +179,36 @@ def test_a_revoked_token_gets_nowhere(route: Route, method: str) -> None:
     caller = api(member("owner"))
     ApiToken.objects.update(revoked_at=clock.now())
     assert caller(method, route.url(), body(method)).status_code == 401
+
+
+@every_call
+@pytest.mark.django_db
+def test_whoever_is_disabled_gets_nowhere(route: Route, method: str, rows: dict[str, str]) -> None:
+    owner = member("owner", administrator=True)
+    callers = (api(owner), Api(client=signed_in(owner)))
+    set_subject_status(owner.subject_id, 1, "disabled", actor=ROOT, origin="tests")
+    for caller in callers:
+        answer = caller(method, route.url(rows), body(method))
+        assert (answer.status_code, answer["WWW-Authenticate"]) == (401, "Bearer")
+
+
+@every_project_call
+@pytest.mark.django_db
+def test_an_archived_project_is_only_read(route: Route, method: str, rows: dict[str, str]) -> None:
+    """But for what its view names: who may restore it, revoke in it, read its trail. A viewer learns no more."""
+    owner, viewer = member("owner"), member("viewer")
+    set_project_status(grant(owner, "project.manage"), 1, "archived")
+    needed = permissions.PERMISSIONS[route.needs(method)]
+    query = WANTED.get(route.path, "") if method in ("GET", "HEAD") else ""
+    answer = api(owner)(method, route.url(rows) + query, body(method))
+    if method in ("GET", "HEAD") and (needed.read or method in route.view.while_archived):
+        assert answer.status_code < 300
+    elif needed.read or method in route.view.while_archived:
+        assert answer.json()["code"] != "project_archived" if answer.status_code >= 400 else True
+    else:
+        assert answer.status_code == (404 if route.view.mask else 409)
+    if "viewer" not in needed.roles:
+        assert api(viewer)(method, route.url(rows), body(method)).status_code in (403, 404, 409)
 
 
 @every_call

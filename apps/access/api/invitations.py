@@ -150,7 +150,7 @@ class OneInvitation(Endpoint):
 class ProjectInvitations(ProjectEndpoint):
     permissions = {"GET": "policy.manage", "POST": "policy.manage"}
     fresh = frozenset({"POST"})
-    while_archived = frozenset({"GET"})
+    while_archived = frozenset({"GET", "HEAD"})
 
     @describe(
         summary="List the open invitations into a project",
