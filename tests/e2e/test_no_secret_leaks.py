@@ -9,9 +9,10 @@ import os
 import re
 import secrets
 import sqlite3
+import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
@@ -159,6 +160,125 @@ def test_no_secret_is_found_where_it_does_not_belong(house: House) -> None:
         }
     )
     leaks = [leak for leak in leaks if not (leak[0] == "lease token" and leak[1].startswith("db.sqlite3"))]
+    assert not leaks, leaks
+
+
+# Shows its secrets in every way that comes to mind, ends with an error that names one, and leaves them as its output.
+TELLER = """
+import base64, json, os, sys, time, urllib.parse
+told = [os.environ["PLAIN"], open(os.environ["KEPT_FILE"]).read()]
+print(os.environ["PLAIN"], flush=True)
+for value in told:
+    print("and:", value, base64.b64encode(value.encode()).decode(), urllib.parse.quote(value, safe=""), flush=True)
+    print(json.dumps({"value": value}), file=sys.stderr, flush=True)
+with open(os.environ["QINGLONG_OUTPUT"], "w") as output:
+    json.dump({"told": told}, output)
+open(sys.argv[1], "w").write(os.environ["KEPT_FILE"])
+while not os.path.exists(sys.argv[1] + ".go"):
+    time.sleep(0.05)
+raise SystemExit("ended by " + told[0])
+"""
+
+
+def everywhere(run_id: str) -> Iterator[tuple[str, bytes]]:
+    """Arguments of every process there is, and the environment of all but the script's own."""
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                environ = (folder / "environ").read_bytes()
+                yield f"cmdline of {folder.name}", (folder / "cmdline").read_bytes()
+                if f"QINGLONG_RUN_ID={run_id}".encode() not in environ:
+                    yield f"environ of {folder.name}", environ
+
+
+def temporary(since: float) -> Iterator[tuple[str, bytes]]:
+    """What was written since then below the machine's temporary folder, as long as it can be looked at."""
+    for path in Path(tempfile.gettempdir()).rglob("*"):
+        with contextlib.suppress(OSError):
+            if (
+                path.is_file()
+                and not path.is_symlink()
+                and path.stat().st_mtime >= since
+                and path.stat().st_size < 2**22
+            ):
+                yield str(path), path.read_bytes()
+
+
+def secret_pages(house: House, slug: str, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+    """Every page and answer about secrets and what uses them."""
+    browser, p = house.browser, "p/default"
+    for path in (
+        f"{p}/secrets/", *(f"{p}/secrets/{name}/{end}" for name in names for end in ("", "disable/")),
+        f"{p}/task/{slug}/edit/", f"{p}/task/{slug}/revisions/", f"{p}/task/{slug}/revisions/1/", f"{p}/audit/",
+        f"{p}/tasks/new/",
+    ):  # fmt: skip
+        answer = browser.get(f"/panel/{path}")
+        assert answer.status == 200, path
+        yield f"panel {path}", repr(answer.headers.items()).encode() + answer.content
+    for path in ("/projects/default/secrets", f"/projects/default/tasks/{slug}/revisions"):
+        answer = house.browser.get(f"/api/v3{path}")
+        assert answer.status == 200, path
+        yield f"API {path}", repr(answer.headers.items()).encode() + answer.content
+
+
+def test_secrets_of_a_task_are_found_nowhere_but_with_its_script(house: House, tmp_path: Path) -> None:
+    """Set in the panel, given by variable and by file, told by a script in many ways: never seen by anybody."""
+    since = time.time() - 1
+    api, browser, log = house.api, house.browser, tmp_path / "where"
+    plain, kept, old = (f"{secrets.token_hex(12)}/+é{secrets.token_hex(4)}" for _ in range(3))
+    for name, value, at in (("plain", old, 0), ("plain", plain, 1), ("kept", kept, 0)):
+        url = "/panel/p/default/secrets/" + (f"{name}/" if at else "")
+        sent = {"value": value} | ({} if at else {"name": name})
+        answer = browser.submit(url, sent, having="value")
+        assert f"Stored: {name}" in answer.text, answer.text
+    task = api.make(
+        script={"language": "python", "source": TELLER, "args": [str(log)]},
+        secrets={"PLAIN": "plain", "KEPT": {"secret": "kept", "as": "file"}},
+    )
+    run_id = api.start(task)
+    eventually(lambda: log.exists() and log.read_text(), "the script to have told everything")
+    assert Path(log.read_text()).read_text() == kept
+    live = [*everywhere(run_id), *stored(house), *answers(house, run_id, task["slug"])]
+    live += secret_pages(house, task["slug"], ["plain", "kept"])
+    # Refusals that were given a value in every part of a request, some of them broken on purpose.
+    for body in ({"value": plain}, {"value": plain, "expected_version": "x", "mutation_id": plain}, [plain]):
+        api.call("PUT", "/projects/default/secrets/plain", body)
+    api.call("PUT", "/projects/default/secrets/plain", raw=b'{"value": "' + plain.encode() + b'"')
+    answer = browser.submit(
+        "/panel/p/default/secrets/", {"name": "not a name", "value": plain}, having="value"
+    )
+    live.append(("the refusal of the panel", answer.content))
+    api.call(
+        "POST", "/projects/default/tasks", {"name": "x", "shell": "true", "secrets": {"A": {"secret": plain}}}
+    )
+    Path(f"{log}.go").touch()
+    ended = api.until(run_id)
+    assert (ended["status"], ended["exit_code"]) == ("failed", 1)
+    eventually(lambda: not list((house.up.home / "node/attempts").glob("*/*")), "the folder is removed")
+    shown = api.call("GET", f"/runs/{run_id}/log").content
+    assert shown.count(b"and:") == 2 and b"ended by" in shown, shown
+    live += [
+        *everywhere(run_id),
+        *stored(house),
+        *files(house),
+        *temporary(since),
+        *answers(house, run_id, task["slug"]),
+    ]
+    live += secret_pages(house, task["slug"], ["plain", "kept"])
+    forms = {
+        f"{name} {way}": text
+        for name, value in (("plain", plain), ("kept", kept), ("old", old))
+        for way, text in (
+            ("as it is", value.encode()),
+            ("in base64", base64.b64encode(value.encode()).rstrip(b"=")[:-1]),
+            ("in an address", quote(value, safe="").encode()),
+            ("in JSON", json.dumps(value).strip('"').encode()),
+            ("its first half", value.split("/")[0].encode()),
+        )
+    }
+    leaks = sorted(
+        {(name, place) for place, content in live for name, text in forms.items() if text in content}
+    )
     assert not leaks, leaks
 
 
