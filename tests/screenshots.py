@@ -139,8 +139,15 @@ def furnish(up: Up, **extra: str) -> dict[str, str]:
     needing = api.start(
         api.make(name="Train the model", slug="train", shell="true", requires={"labels": {"gpu": "h100"}})
     )
+    printed = api.start(
+        api.make(
+            name="Check the database", slug="check-database", secrets={"PGPASSWORD": "pg-password"},
+            shell='set -x; psql "postgres://panel:$PGPASSWORD@db/panel" -c "select 1"; echo "*** done ***"',
+        )
+    )  # fmt: skip
     stopped = api.start(tasks["sync-feeds"], input={"part": 2})
     api.ok("POST", f"/runs/{stopped}/stop", {"note": "wrong feed list"})
+    api.until(printed)
     api.until(following, ["running"])
     api.until(running, ["running"])
     time.sleep(12)
@@ -154,7 +161,7 @@ def furnish(up: Up, **extra: str) -> dict[str, str]:
         "task-edit": f"{p}/task/backup-db/edit/", "runs": f"{p}/runs/", "runs-none": f"{p}/runs/?status=lost",
         "run-failed": f"/panel/runs/{failed}/", "run-live": f"/panel/runs/{following}/",
         "run-succeeded": f"/panel/runs/{ended[1]}/", "run-queued": f"/panel/runs/{waiting}/",
-        "run-needing": f"/panel/runs/{needing}/", "run-timed-out": f"/panel/runs/{slow}/", "run-stop": f"/panel/runs/{running}/stop/",
+        "run-printed": f"/panel/runs/{printed}/", "run-needing": f"/panel/runs/{needing}/", "run-timed-out": f"/panel/runs/{slow}/", "run-stop": f"/panel/runs/{running}/stop/",
         "skips": f"{p}/skips/", "audit": f"{p}/audit/", "project": f"{p}/", "projects": "/panel/projects/",
         "people": "/panel/people/", "person": f"/panel/people/{me}/", "security": "/panel/security/",
         "left": f"/panel/people/{left}/", "role-history": f"{p}/?history=1", "invitations": "/panel/people/invitations/",
