@@ -6,6 +6,8 @@ The figures themselves are measured by `bench/idle.py`.
 from __future__ import annotations
 
 import ctypes
+import importlib
+import json
 import multiprocessing
 import os
 import sys
@@ -26,7 +28,7 @@ from apps.core.jobs import CONTROL
 from apps.core.models import ControlJob
 from apps.dispatch import glance, scheduler
 from apps.dispatch.presence import BEAT_S, Presence
-from apps.dispatch.supervisor import cluster, process
+from apps.dispatch.supervisor import cluster, preload, process
 from apps.dispatch.supervisor.tree import Tree
 from apps.triggers.scheduling import Pulse
 from tests.conftest import Time
@@ -212,6 +214,21 @@ def test_a_ring_signs_nothing(here: str, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_nobody_walks_all_processes_while_nothing_is_to_be_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "descendants", lambda _roots: pytest.fail("read about every process"))
     Tree([])._kill([])
+
+
+def test_libraries_are_told_that_what_nothing_uses_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preload, "_SPARED", ("json", "this"))
+    monkeypatch.delitem(sys.modules, "this", raising=False)
+    with preload._spared():
+        assert find("json") is json and find("this") is None
+    assert "this" not in sys.modules and find("json") is json
+
+
+def find(name: str) -> object | None:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        return None
 
 
 def test_what_is_forked_gets_memory_beyond_what_it_shares() -> None:

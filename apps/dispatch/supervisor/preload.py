@@ -14,6 +14,7 @@ import io
 import logging
 import sys
 import threading
+from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
@@ -24,6 +25,8 @@ from django.utils import translation
 from apps.core import clock, control, health, wakeups
 from apps.dispatch.supervisor import cluster, process, web
 
+# What libraries take up where it is installed, for what nothing here uses: 7 MiB.
+_SPARED = ("jinja2", "markdown", "pygments", "requests")
 _MODULES = ("apps.dispatch.session", "apps.access.backends", "apps.access.authentication", "unfold.sites")
 # One of each kind: a page, an API refusal, a health check, a static file.
 _PATHS = ("/panel/login/", "/api/v3/me", "/readyz", "/static/nothing.css")
@@ -33,6 +36,9 @@ def preload() -> None:
     """Raises RuntimeError when something left a connection or a thread: neither survives a fork."""
     gc.disable()  # until after the fork: a collection would only spread what is to be shared
     process.few_arenas()
+    with _spared():
+        importlib.import_module("rest_framework.compat")
+        importlib.import_module("django.test.utils")
     web.preload()
     cluster.preload()
     for name in _MODULES:
@@ -43,6 +49,18 @@ def preload() -> None:
     process.protect()
     if threading.active_count() > 1 or any(c.connection for c in connections.all(initialized_only=True)):
         raise RuntimeError("the parent of the tree must hold no thread and no connection")
+
+
+@contextlib.contextmanager
+def _spared() -> Iterator[None]:
+    """Whoever asks for one of these meanwhile is told that it is not installed."""
+    hidden = [name for name in _SPARED if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]
 
 
 def share() -> None:
