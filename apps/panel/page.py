@@ -43,11 +43,13 @@ class Page(View):
 
     `permissions` names for each method the project permission it needs, or SIGNED_IN, or ADMINISTRATOR; a method
     that is not named is refused. With a project permission the URL carries `p`, or `locate` finds the project.
+    `while_archived` names the methods that go on in an archived project although they are no reads.
     With `fresh` a POST needs a person who proved lately who they are. `part` is the template of what the page keeps
     up to date; a page with several names them in `parts`.
     """
 
     permissions: ClassVar[dict[str, str]] = {}
+    while_archived: ClassVar[frozenset[str]] = frozenset()
     fresh: ClassVar[bool] = False
     template: ClassVar[str] = ""
     part: ClassVar[str] = ""
@@ -108,7 +110,13 @@ class Page(View):
         if needed in (SIGNED_IN, ADMINISTRATOR):
             return
         self.project = self.locate(**kwargs)
-        self.grant = policy.authorize(self.visitor.principal, self.project.pk, needed, origin=ORIGIN)
+        self.grant = policy.authorize(
+            self.visitor.principal,
+            self.project.pk,
+            needed,
+            origin=ORIGIN,
+            while_archived=method in self.while_archived,
+        )
 
     def locate(self, **kwargs: Any) -> Project:
         """The project of the address; raises NotFound."""

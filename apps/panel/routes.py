@@ -40,7 +40,7 @@ pages: list[URLPattern | URLResolver] = [
     path("p/<str:p>/", projects.ShowProject.as_view(), name="project"),
     path("p/<str:p>/roles/", projects.ChangeRole.as_view(), name="project-roles"),
     path("p/<str:p>/archive/", projects.ArchiveProject.as_view(), name="project-archive"),
-    path("p/<str:p>/restore/", projects.ArchiveProject.as_view(restore=True), name="project-restore"),
+    path("p/<str:p>/restore/", projects.RestoreProject.as_view(), name="project-restore"),
     path("p/<str:p>/invitations/", invitations.ProjectInvitations.as_view(), name="project-invitations"),
     path(
         "p/<str:p>/invitations/<uuid:invitation>/revoke/",

@@ -18,7 +18,7 @@ from apps.dispatch.services.workers import register
 from apps.identity.models import IdentitySubject
 from apps.projects.models import Project
 from apps.projects.queries import roles_of
-from apps.projects.services import follow_roles
+from apps.projects.services import follow_roles, set_project_status
 from apps.tasks.models import Task
 from apps.triggers.drafts import TriggerDraft
 from apps.triggers.models import Trigger
@@ -92,6 +92,16 @@ def test_projects_are_made_renamed_archived_and_restored(client: Client) -> None
     client.post("/panel/p/store/restore/", {"version": "3"})
     shop.refresh_from_db()
     assert shop.status == "active"
+
+
+def test_an_archived_project_loses_roles_and_gets_none(owner: User, client: Client) -> None:
+    vic = member("viewer", "vic")
+    set_project_status(grant(owner, "project.manage"), 1, "archived")
+    refused = client.post(f"{PROJECT}roles/", {"username": "vic", "role": "admin"}, follow=True)
+    assert "project_archived" in refused.content.decode() and role(vic) == "viewer"
+    client.post(f"{PROJECT}roles/", {"subject_type": "user", "subject_id": vic.subject_id, "version": "1"})
+    assert role(vic) is None
+    assert "The chain is whole" in client.post(f"{PROJECT}audit/check/", follow=True).content.decode()
 
 
 def test_the_instance_is_for_its_administrators() -> None:

@@ -10,17 +10,32 @@ import pytest
 from django.test import Client
 from django.urls import URLPattern
 
+from apps.identity.services import set_subject_status
 from apps.panel.page import ADMINISTRATOR, SIGNED_IN, Page
 from apps.panel.routes import pages
 from apps.panel.views.dashboard import Dashboard
 from apps.projects import permissions
+from apps.projects.models import Project
+from apps.projects.services import set_project_status
+from apps.tasks.models import Task
 from tests.panel.kit import a_run, a_task, browser
-from tests.people import account, member, project
+from tests.people import ROOT, account, grant, member, project
 
 pytestmark = pytest.mark.django_db
 
 ROUTES = [(str(route.pattern), route.callback.view_class) for route in pages if isinstance(route, URLPattern)]
 METHODS = ("GET", "POST")
+# What can be done in an archived project.
+STILL = frozenset(
+    {
+        "p/<str:p>/restore/",
+        "p/<str:p>/roles/",
+        "p/<str:p>/audit/",
+        "p/<str:p>/audit/check/",
+        "p/<str:p>/invitations/",
+        "p/<str:p>/invitations/<uuid:invitation>/revoke/",
+    }
+)
 
 
 def address(pattern: str, **values: str) -> str:
@@ -69,6 +84,40 @@ def test_who_lacks_the_role_or_the_project_is_refused_everywhere() -> None:
                 assert call(stranger, method, url).status_code == 404, url
                 if needed and "viewer" not in permissions.find(needed).roles:
                     assert call(viewer, method, url).status_code == 403, (method, url)
+
+
+def test_whoever_was_disabled_is_at_the_door_again() -> None:
+    owner = member("owner", "ann", administrator=True)
+    task = a_task(owner)
+    values = {"p": "default", "t": task.slug, "revision": "1", "run": str(a_run(owner, task).pk)}
+    client = browser(owner)
+    set_subject_status(owner.subject_id, 1, "disabled", actor=ROOT, origin="tests")
+    for pattern, _view in ROUTES:
+        for method in METHODS:
+            answer = call(client, method, address(pattern, **values))
+            assert answer.status_code == 302, pattern
+            assert answer.headers["Location"].startswith("/panel/login/"), pattern
+
+
+def test_an_archived_project_is_only_looked_at() -> None:
+    """No page changes it or offers a change but restoring, what takes rights away, and what checks its trail."""
+    owner = member("owner", "ann")
+    task = a_task(owner)
+    values = {"p": "default", "t": task.slug, "revision": "1", "run": str(a_run(owner, task).pk)}
+    client = browser(owner)
+    set_project_status(grant(owner, "project.manage"), 1, "archived")
+    before = Project.objects.values().get(pk="default"), Task.objects.values().get(pk=task.pk)
+    for pattern, view in ROUTES:
+        for method in METHODS:
+            needed = view.permissions.get(method, "")
+            if needed in ("", SIGNED_IN, ADMINISTRATOR) or permissions.find(needed).read or pattern in STILL:
+                continue
+            answer = call(client, method, address(pattern, **values))
+            assert answer.status_code in (404, 409), (method, pattern, answer.status_code)
+            if answer.status_code == 409:
+                assert "project_archived" in answer.content.decode(), pattern
+    assert (Project.objects.values().get(pk="default"), Task.objects.values().get(pk=task.pk)) == before
+    assert call(client, "GET", "/panel/p/default/").status_code == 200
 
 
 def test_a_fault_of_ours_has_a_page_that_asks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,8 +23,7 @@ from apps.audit.services import INSTANCE
 from apps.core import pages
 from apps.identity.models import SubjectType
 from apps.panel import audit_words, queries
-from apps.panel.page import ADMINISTRATOR, ORIGIN, Action, Page
-from apps.projects import policy
+from apps.panel.page import ADMINISTRATOR, Action, Page
 from apps.projects.models import Project
 from apps.runs.models import Run
 from apps.tasks.models import Task
@@ -48,16 +47,10 @@ class AuditLog(Page):
     """The trail of a project, by act, person and day."""
 
     permissions = {"GET": "policy.manage"}
+    while_archived = frozenset({"GET"})
     template = "panel/audit.html"
     section = "audit"
     title = gettext_lazy("Audit log")
-
-    def decide(self, request: HttpRequest, **kwargs: Any) -> None:
-        # What happened can be read in an archived project too.
-        self.project = self.locate(**kwargs)
-        self.grant = policy.authorize(
-            self.visitor.principal, self.project.pk, "policy.manage", origin=ORIGIN, while_archived=True
-        )
 
     def get(self, request: HttpRequest, **kwargs: Any) -> HttpResponseBase:
         asked = {name: request.GET.get(name, "").strip()[:255] for name in ("act", "who", "since", "until")}
@@ -105,9 +98,6 @@ class InstanceAuditLog(AuditLog):
     scope = INSTANCE
     about = None
 
-    def decide(self, request: HttpRequest, **kwargs: Any) -> None:
-        Page.decide(self, request, **kwargs)
-
     @property
     def check_url(self) -> str:
         """Where the chain is checked."""
@@ -118,6 +108,7 @@ class CheckChain(Action):
     """Walks the whole chain now and says what it found."""
 
     permissions = {"POST": "policy.manage"}
+    while_archived = frozenset({"POST"})
 
     def act(self, **kwargs: Any) -> HttpResponse:
         verdict = audit.verify(self.scope)

@@ -105,19 +105,9 @@ class ProjectInvitations(Invitations):
     """For whoever gives roles in a project: somebody new, with a role in it."""
 
     permissions = {"GET": "policy.manage", "POST": "policy.manage"}
+    while_archived = frozenset({"GET"})
     section = "roles"
     offers_administration = False
-
-    def decide(self, request: HttpRequest, **kwargs: Any) -> None:
-        # What is open can be looked at and closed while the project is archived.
-        self.project = self.locate(**kwargs)
-        self.grant = policy.authorize(
-            self.visitor.principal,
-            self.project.pk,
-            "policy.manage",
-            origin=ORIGIN,
-            while_archived=request.method in ("GET", "HEAD"),
-        )
 
     def grant_for(self, role: str | None) -> Grant | None:
         """The right that this page was opened with."""
@@ -155,15 +145,7 @@ class RevokeInvitation(Action):
 
 class RevokeProjectInvitation(RevokeInvitation):
     permissions = {"POST": "policy.manage"}
-
-    def decide(self, request: HttpRequest, **kwargs: Any) -> None:
-        if request.method != "POST":
-            return super().decide(request, **kwargs)
-        self.project = self.locate(**kwargs)
-        self.grant = policy.authorize(
-            self.visitor.principal, self.project.pk, "policy.manage", origin=ORIGIN, while_archived=True
-        )
-        return None
+    while_archived = frozenset({"POST"})
 
     def after(self, **kwargs: Any) -> HttpResponse:
         return HttpResponseRedirect(reverse("panel:project-invitations", args=[kwargs["p"]]))

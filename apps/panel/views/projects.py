@@ -15,7 +15,6 @@ from apps.core.errors import DomainError, InvalidInput
 from apps.identity.principals import PolicySubject
 from apps.panel import queries, words
 from apps.panel.page import ADMINISTRATOR, ORIGIN, SIGNED_IN, Action, Page
-from apps.projects import policy
 from apps.projects import queries as projects
 from apps.projects.models import Role
 from apps.projects.services.lifecycle import create_project, update_project
@@ -98,9 +97,10 @@ class ShowProject(Page):
 
 
 class ChangeRole(Action):
-    """Grants, changes or revokes a role."""
+    """Grants, changes or revokes a role; revoking goes on in an archived project."""
 
     permissions = {"POST": "policy.manage"}
+    while_archived = frozenset({"POST"})
     fresh = True
 
     def act(self, p: str) -> HttpResponse:
@@ -150,35 +150,32 @@ class ChangeRole(Action):
 
 
 class ArchiveProject(Action):
-    """Archives (asking once) or restores; only owners."""
+    """Archives (asking once); only owners."""
 
     permissions = {"GET": "project.manage", "POST": "project.manage"}
     template = "panel/project_archive.html"
     section = "roles"
-    restore = False
-
-    def decide(self, request: HttpRequest, **kwargs: Any) -> None:
-        if not self.restore:
-            return super().decide(request, **kwargs)
-        # An archived project refuses all changes but this one.
-        self.project = self.locate(**kwargs)
-        self.grant = policy.authorize(
-            self.visitor.principal, self.project.pk, "project.manage", origin=ORIGIN, while_archived=True
-        )
-        return None
 
     def get(self, request: HttpRequest, p: str) -> HttpResponse:
         return self.show(title=_("Archive %(name)s?") % {"name": self.project.name})
 
     def act(self, p: str) -> HttpResponse:
-        version = _number(self.request, "version")
-        if self.restore:
-            triggers.restore_project(self.grant, version)
-            self.say(_("Restored: %(name)s.") % {"name": self.project.name})
-        else:
-            triggers.archive_project(self.grant, version)
-            self.say(_("Archived: %(name)s.") % {"name": self.project.name})
+        triggers.archive_project(self.grant, _number(self.request, "version"))
+        self.say(_("Archived: %(name)s.") % {"name": self.project.name})
         return HttpResponseRedirect(reverse("panel:project", args=[p]))
+
+    def after(self, **kwargs: Any) -> HttpResponse:
+        return self.back("panel:project", kwargs["p"])
+
+
+class RestoreProject(Action):
+    permissions = {"POST": "project.manage"}
+    while_archived = frozenset({"POST"})
+
+    def act(self, p: str) -> HttpResponse:
+        triggers.restore_project(self.grant, _number(self.request, "version"))
+        self.say(_("Restored: %(name)s.") % {"name": self.project.name})
+        return self.after(p=p)
 
     def after(self, **kwargs: Any) -> HttpResponse:
         return self.back("panel:project", kwargs["p"])
