@@ -7,12 +7,14 @@ the dashboard, beside warnings: what keeps nothing from working yet.
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from django.apps import apps
 from django.conf import settings
@@ -36,6 +38,7 @@ NAMED = 3
 # Kept for readers of either language, so translated when read.
 Sentence = str | Promise
 Check = Callable[[], Sentence | None]
+T = TypeVar("T")
 
 logger = logging.getLogger("qinglong.health")
 
@@ -59,6 +62,7 @@ class _Registered:
 _checks: dict[str, _Registered] = {}
 _passed: set[str] = set()
 _lock = threading.Lock()
+_round = threading.local()
 _kept: tuple[float, list[Problem]] | None = None
 
 
@@ -74,17 +78,37 @@ def codes() -> list[str]:
     return sorted(_checks)
 
 
+def shared(function: Callable[[], T]) -> Callable[[], T]:
+    """Makes what several checks ask about be worked out once for a round of them; outside of one it is not kept."""
+
+    @functools.wraps(function)
+    def ask() -> T:
+        known: dict[object, Any] | None = getattr(_round, "known", None)
+        if known is None:
+            return function()
+        if function not in known:
+            known[function] = function()
+        found: T = known[function]
+        return found
+
+    return ask
+
+
 def problems() -> list[Problem]:
     """What is wrong now, failures first; without a database nothing else is asked."""
     if _ask("database") is not None:
         return [
             Problem("database", gettext_lazy("The database cannot be reached; check DATABASE_URL."), True)
         ]
-    found = [
-        Problem(code, wrong, known.failing)
-        for code, known in _checks.items()
-        if code != "database" and (wrong := _ask(code)) is not None
-    ]
+    _round.known = {}
+    try:
+        found = [
+            Problem(code, wrong, known.failing)
+            for code, known in _checks.items()
+            if code != "database" and (wrong := _ask(code)) is not None
+        ]
+    finally:
+        _round.known = None
     return sorted(found, key=lambda problem: (not problem.failing, problem.code))
 
 

@@ -42,10 +42,10 @@ Sample = tuple[int, int]
 
 def scheduler() -> Sentence | None:
     """Whether control jobs are run: that takes the scheduler, the queue and the control cluster."""
-    newest = ControlJob.objects.order_by("-last_started_at").exclude(last_started_at=None).first()
-    if newest is None or newest.last_started_at is None:
+    newest = max((row.last_started_at for row in _rows() if row.last_started_at is not None), default=None)
+    if newest is None:
         return _("No housekeeping has run yet: scheduler and control cluster must run; `up` starts both.")
-    silent = int((clock.now() - newest.last_started_at).total_seconds())
+    silent = int((clock.now() - newest).total_seconds())
     if silent <= settings.ALERTS.sweep_s:
         return None
     return format_lazy(
@@ -69,9 +69,7 @@ def late_jobs() -> Sentence | None:
 
 def failing_jobs() -> Sentence | None:
     """Whether a control job has failed several times in a row; it is tried ever more seldom."""
-    names = [job.name for job in control.jobs()]
-    failing = ControlJob.objects.filter(name__in=names, failures__gte=FAILURES).order_by("name")
-    if not (found := [row.name for row in failing]):
+    if not (found := [row.name for row in _known_rows() if row.failures >= FAILURES]):
         return None
     return format_lazy(
         _("Housekeeping fails again and again: {names}. The log of the control cluster names the error."),
@@ -81,10 +79,15 @@ def failing_jobs() -> Sentence | None:
 
 def control_cluster() -> Sentence | None:
     """Whether the control cluster answers its ring or is at a job."""
-    now = clock.now()
-    if CONTROL not in wakeups.deaf(now - FROZEN) or control.under_way(now):
+    if CONTROL not in deaf() or control.under_way(clock.now()):
         return None
     return frozen(CONTROL)
+
+
+@health.shared
+def deaf() -> list[str]:
+    """Clusters that have not answered for so long that a new start, which takes seconds, has not helped."""
+    return wakeups.deaf(clock.now() - FROZEN)
 
 
 def frozen(cluster: str) -> Sentence:
@@ -213,14 +216,23 @@ def _free(path: Path) -> int:
     return shutil.disk_usage(path).free
 
 
+@health.shared
+def _rows() -> list[ControlJob]:
+    return list(ControlJob.objects.order_by("name"))
+
+
+def _known_rows() -> list[ControlJob]:
+    names = {job.name for job in control.jobs()}
+    return [row for row in _rows() if row.name in names]
+
+
 def _lateness(now: datetime) -> dict[str, float]:
     """Seconds by which each known control job is late; one in somebody's hands is not."""
-    names = [job.name for job in control.jobs()]
     return {
         row.name: 0.0
         if row.lease_expires_at is not None and row.lease_expires_at > now
         else max(0.0, (now - row.due_at).total_seconds())
-        for row in ControlJob.objects.filter(name__in=names).order_by("name")
+        for row in _known_rows()
     }
 
 
@@ -233,8 +245,7 @@ def _filling_soon() -> dict[str, float]:
 
 
 def _forecast(job: str, least: int) -> dict[str, float]:
-    row = ControlJob.objects.filter(name=job).first()
-    kept = {} if row is None else row.cursor
+    kept: control.Cursor = next((row.cursor for row in _rows() if row.name == job), {})
     found = {name: full_in([(at, free) for at, free in kept.get(name, [])], least=least) for name in places()}
     return {name: seconds for name, seconds in found.items() if seconds is not None}
 

@@ -10,7 +10,7 @@ from django.db.models import Count, Q, Sum
 from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 
-from apps.core import clock, health, metrics, wakeups, watchdogs
+from apps.core import clock, health, metrics, watchdogs
 from apps.core.health import Sentence
 from apps.core.metrics import Gauge
 from apps.dispatch.models import Worker
@@ -66,8 +66,7 @@ def all_busy() -> Sentence | None:
 
 def runs_cluster() -> Sentence | None:
     """Whether the runs cluster answers its ring, or a session anywhere goes round."""
-    now = clock.now()
-    if RUNS not in wakeups.deaf(now - watchdogs.FROZEN) or _workers(now)["alive"]:
+    if RUNS not in watchdogs.deaf() or _workers(clock.now())["alive"]:
         return None
     return watchdogs.frozen(RUNS)
 
@@ -98,6 +97,7 @@ def gauges() -> Iterator[Gauge]:
     yield Gauge.one("slots_free", "How many of those are free, as of the last heartbeats.", workers["free"])
 
 
+@health.shared
 def _waiting_s() -> float:
     waiting = oldest_undispatched()
     return 0.0 if waiting is None else waiting.total_seconds()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from unittest.mock import ANY
 
 import pytest
 from django.contrib.auth import get_user_model
-from django.db import OperationalError
+from django.db import OperationalError, connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from apps.core import clock, health, watchdogs
 from apps.core.models import ControlJob
@@ -66,6 +68,36 @@ def test_an_administrator_reads_why(client: Client) -> None:
     user.is_superuser = False
     health.forget()
     assert "details" not in health.readyz(Request()).content.decode()  # type: ignore[arg-type]
+
+
+@pytest.mark.django_db
+def test_a_round_of_checks_asks_each_question_once() -> None:
+    """Whoever opens the dashboard first within a few seconds waits for it."""
+    ran(clock.now())
+    health.problems()
+    with CaptureQueriesContext(connection) as seen:
+        health.problems()
+    asked = [re.sub(r"'[^']*'", "?", query["sql"]) for query in seen]
+    assert len(asked) == len(set(asked)) <= 10
+
+
+def test_what_checks_share_is_worked_out_once_for_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    worked: list[int] = []
+
+    @health.shared
+    def work() -> int:
+        worked.append(1)
+        if len(worked) == 1:
+            raise OSError
+        return len(worked)
+
+    checks = {f"check{n}": health._Registered(lambda: str(work()), False, True) for n in range(3)}
+    monkeypatch.setattr(
+        health, "_checks", {"database": health._Registered(lambda: None, False, True), **checks}
+    )
+    found = [str(problem.sentence) for problem in health.problems()]
+    assert "OSError" in found[0] and found[1:] == ["2", "2"], "what failed is not kept"
+    assert (work(), work()) == (3, 4), "outside of a round nothing is kept"
 
 
 @pytest.mark.django_db
