@@ -9,13 +9,14 @@ import pytest
 from apps.access.models import ProviderSignIn, User
 from apps.audit.models import AuditEntry
 from apps.identity.principals import PolicySubject
-from apps.projects.errors import PolicyUnavailable
+from apps.identity.services import set_subject_status
+from apps.projects.errors import PolicyFenceConflict, PolicyUnavailable
 from apps.projects.models import ProjectRoleBinding
-from apps.projects.policy import decide
+from apps.projects.policy import Grant, confirm, decide
 from apps.projects.services import change_role, follow_roles, set_project_status
 from tests.access.provider import Hostile
 from tests.access.single_sign_on import Browser, code_of, path_of, provider, switched_on
-from tests.people import account, give, grant, member, project, subject
+from tests.people import ROOT, account, api, give, grant, member, project, subject
 
 pytestmark = pytest.mark.django_db
 MAP = {
@@ -192,3 +193,24 @@ def test_taking_the_identity_away_takes_its_roles(mapped: Hostile) -> None:
     revoke_method("oidc:main", mapped.person, ann, actor=ann, origin="tests", even_last=True)
     assert set(roles(ann).values()) == {None}
     assert code_of(Browser().sign_in(mapped)) == "oidc_no_account", "and it does not come back by itself"
+
+
+def test_a_token_loses_what_its_person_lost_at_the_next_sign_in_and_not_before(mapped: Hostile) -> None:
+    """What a provider took away, nobody tells us before; disabling needs no sign-in."""
+    ann = sign_in(mapped, "ops")
+    user = User.objects.get(username="ann")
+    caller = api(user)
+    assert caller("GET", "projects/default").status_code == 200
+    before = decide(ann, "default", "run.start")
+    assert before.effect == "allow"
+    # Elsewhere the group is gone by now; here nothing has changed.
+    assert caller("GET", "projects/default").status_code == 200
+    sign_in(mapped)
+    answer = caller("GET", "projects/default")
+    assert answer.status_code == 404 and caller("GET", "me").json()["roles"] == []
+    with pytest.raises(PolicyFenceConflict):
+        confirm(Grant(ann, "default", "run.start", before.fence, "tests"))
+    sign_in(mapped, "ops")
+    assert caller("GET", "projects/default").status_code == 200, "the same token, the same person"
+    set_subject_status(user.subject_id, 1, "disabled", actor=ROOT, origin="tests")
+    assert caller("GET", "me").status_code == 401
