@@ -167,6 +167,17 @@ def test_use_is_noted_once_a_minute(time: Time) -> None:
         assert last is not None and clock.to_ms(last) == start + noted
 
 
+def test_an_empty_call_asks_twice_and_writes_nothing(time: Time) -> None:
+    """Token with its subject and account, roles with their projects: the floor under every call of a script."""
+    caller = api(member("viewer"))
+    caller("GET", "me")
+    time.advance(59_999)
+    with CaptureQueriesContext(connection) as seen:
+        assert caller("GET", "me").status_code == 200
+    asked = [query["sql"] for query in seen]
+    assert len(asked) == 2 and all(sql.startswith("SELECT") for sql in asked)
+
+
 def test_subjects_without_an_account() -> None:
     app = other_subject("api_app")
     give(app, "operator")
