@@ -70,6 +70,7 @@ class Environment:
     path: str
     node_labels: dict[str, str]
     slots: int
+    profile: str
     run_as: str | None
     metrics_token: str | None
     alerts: Alerts
@@ -105,6 +106,8 @@ def read(values: Mapping[str, str], default_home: Path) -> Environment:
         path=values.get("QINGLONG_PATH") or "/usr/local/bin:/usr/bin:/bin",
         node_labels=_labels(values),
         slots=_number(values, "QINGLONG_SLOTS", 8, 1, 1024),
+        # Its name is checked with the rules of retention.
+        profile=values.get("QINGLONG_PROFILE") or "standalone",
         run_as=values.get("QINGLONG_RUN_AS") or None,
         metrics_token=_metrics_token(values),
         alerts=Alerts(

@@ -27,6 +27,7 @@ SECRET_VARIABLES = ENV.secret_variables
 BASE_URL = ENV.base_url
 SCRIPT_PATH = ENV.path
 SLOTS = ENV.slots
+PROFILE = ENV.profile
 NODE_LABELS = ENV.node_labels
 RUN_AS = ENV.run_as
 METRICS_TOKEN = ENV.metrics_token

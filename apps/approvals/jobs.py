@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from functools import cache
 from typing import Any
 
+from django.conf import settings
+
+from apps.approvals import due, receipts
+from apps.approvals.cycle import PROFILES, Cycle
 from apps.approvals.services import sweeping
+from apps.approvals.services.consuming import EXECUTE
 from apps.approvals.services.deciding import CONSUME
 from apps.approvals.services.sweeping import Position
-from apps.core import clock, control
+from apps.core import clock, control, wakeups
+from apps.core.db import write_transaction
+from apps.core.jobs import CONTROL
+from apps.dispatch import scheduler
+from apps.runs.services import holds
 
 LAPSE = "approvals.lapse"
 _PAGES = 8
@@ -37,6 +48,29 @@ def lapse(cursor: control.Cursor) -> control.Cursor | None:
     return {"expired": _write(expired), "live": _write(live)}
 
 
+@cache
+def cycle() -> Cycle:
+    """The cycle of this process."""
+    return Cycle(PROFILES[settings.PROFILE])
+
+
+def execute(_cursor: control.Cursor) -> control.Cursor | None:
+    """One cycle; what it came to is kept for whoever watches (`health`), never where it left off."""
+    return cycle().run()
+
+
+def look(now: datetime) -> None:
+    """Makes the cycle due where there is something to do; the scheduler calls it."""
+    if due.anything(now):
+        _call()
+
+
+@write_transaction
+def _call() -> None:
+    control.soon(EXECUTE)
+    wakeups.ring(CONTROL)
+
+
 def _read(value: Any) -> Position | None:
     return None if value is None else (clock.from_ms(value[0]), str(value[1]))
 
@@ -46,6 +80,9 @@ def _write(position: Position | None) -> list[Any] | None:
 
 
 def register() -> None:
-    """Makes the jobs known."""
+    """Makes the jobs known, and who still needs a run whole."""
     control.register(CONSUME, consume, every_ms=15_000)
+    control.register(EXECUTE, execute, every_ms=30_000)
+    scheduler.register("approvals", look, PROFILES[settings.PROFILE].interval_s)
+    holds.register("approvals", receipts.still_needed)
     control.register(LAPSE, lapse, every_ms=15_000)

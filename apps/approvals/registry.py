@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 from apps.approvals import values
+from apps.approvals.contract import Handler, Provider
 from apps.approvals.errors import InvalidApprovalValue
 from apps.approvals.models.request import DAY_MS
 
@@ -22,7 +22,8 @@ class ActionType:
     """`permission` is what the action needs; `filed_on` which effects of the policy may file a request for it.
 
     `longest_life_ms` is from filing to expiry. `handler` inspects and executes, `evidence` observes (§5.1, §7.1);
-    None = an approved one waits (`handler_unavailable`), and recovery is by people only.
+    None = an approved one waits (`handler_unavailable`), and recovery is by people only. `risk` is what a request
+    is shown with that names none.
     """
 
     name: str
@@ -30,8 +31,9 @@ class ActionType:
     resource_type: str
     longest_life_ms: int = DAY_MS
     filed_on: frozenset[str] = frozenset({"require_approval"})
-    handler: Any = None
-    evidence: Any = None
+    handler: Handler | None = None
+    evidence: Provider | None = None
+    risk: str = "medium"
 
 
 _registry: dict[str, ActionType] = {}

@@ -11,7 +11,7 @@ from django.db import DatabaseError, IntegrityError
 
 from apps.approvals.errors import ApprovalUnavailable
 from apps.core import db
-from apps.core.errors import Busy
+from apps.core.errors import Busy, DomainError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,3 +39,24 @@ def tried(function: Callable[P, R]) -> Callable[P, R]:
         raise AssertionError("unreachable")
 
     return run
+
+
+def kept(refusal: type[DomainError]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Makes a function one write transaction that is tried again on a busy database only (approvals.md §5).
+
+    Named refusals pass; anything else of the database is `refusal`.
+    """
+
+    def wrap(function: Callable[P, R]) -> Callable[P, R]:
+        once = db.write_transaction(function)
+
+        @functools.wraps(function)
+        def run(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                return once(*args, **kwargs)
+            except (Busy, DatabaseError) as error:
+                raise refusal from error
+
+        return run
+
+    return wrap

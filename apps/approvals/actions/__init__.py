@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from apps.approvals import registry
+from apps.approvals.actions.run_create import NAME, RunCreate, RunEvidence
 from apps.approvals.registry import ActionType
 
-RUN_CREATE = registry.register(ActionType("run.create", "run.start", "run"))
+RUN_CREATE = registry.register(
+    ActionType(NAME, "run.start", "run", handler=RunCreate(), evidence=RunEvidence())
+)

@@ -20,10 +20,12 @@ from apps.approvals.services import lapsing
 from apps.approvals.services.creating import find
 from apps.approvals.transactions import tried
 from apps.audit import services as audit
-from apps.core import canonical, clock, db, participants
+from apps.core import canonical, clock, control, db, participants, wakeups
+from apps.core.jobs import CONTROL
 from apps.identity.principals import PolicySubject
 from apps.projects.policy import Grant
 
+EXECUTE = "approvals.execute"
 CONSUMERS = ("system", "worker")
 CONSUMER = PolicySubject("system", "approvals")
 
@@ -170,6 +172,8 @@ def _hand_over(request: ApprovalRequest, wish: Consumption, now: datetime) -> Co
         on_behalf_of=f"{request.requested_by_type}:{request.requested_by_id}",
     )
     participants.note(lapsing.CHANGED, request.pk)
+    control.soon(EXECUTE)
+    wakeups.ring(CONTROL)
     return Consumed(request, dispatch, existing=False)
 
 

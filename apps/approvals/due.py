@@ -1,0 +1,68 @@
+"""What may be picked up now, over all projects, a keyset page at a time (approvals.md §5, §7.2).
+
+A position is a time and a dispatch's id; pages go on strictly behind it. Listing takes nothing: claiming decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db.models import QuerySet
+
+from apps.approvals import values
+from apps.approvals.errors import InvalidApprovedActionExecution, InvalidApprovedActionRecovery
+from apps.approvals.models import ApprovedActionExecution, ApprovedActionRecoveryControl
+from apps.core import pages
+
+MAX_PAGE = 64
+Position = tuple[datetime, str]
+
+
+@dataclass(frozen=True)
+class Due:
+    """Ids of dispatches in order; `next` leads on and is set exactly where there was more."""
+
+    dispatch_ids: list[str]
+    next: Position | None
+
+    @property
+    def truncated(self) -> bool:
+        """Whether more is due than the page holds."""
+        return self.next is not None
+
+
+def executions(now: datetime, limit: int, after: Position | None = None) -> Due:
+    """Pending, retried and abandoned executions, the longest eligible first; raises InvalidApprovedActionExecution."""
+    values.whole("limit", limit, 1, MAX_PAGE, InvalidApprovedActionExecution)
+    rows = ApprovedActionExecution.objects.filter(
+        eligible_at__lte=now, status__in=["pending", "leased", "retry_wait"]
+    )
+    return _page(rows, "eligible_at", limit, after)
+
+
+def controls(now: datetime, limit: int, after: Position | None = None) -> Due:
+    """Executions whose holder's time ran out behind the barrier; raises InvalidApprovedActionRecovery."""
+    values.whole("limit", limit, 1, MAX_PAGE, InvalidApprovedActionRecovery)
+    rows = ApprovedActionRecoveryControl.objects.filter(
+        status__in=["armed", "leased"],
+        next_scan_at__lte=now,
+        dispatch__status="executing",
+        dispatch__lease_expires_at__lte=now,
+    )
+    return _page(rows, "next_scan_at", limit, after)
+
+
+def anything(now: datetime) -> bool:
+    """Whether there is work for a cycle: two probes of an index where there is none."""
+    return executions(now, 1).dispatch_ids != [] or controls(now, 1).dispatch_ids != []
+
+
+def _page(rows: QuerySet[Any], key: str, limit: int, after: Position | None) -> Due:
+    order = (pages.moment(key), pages.Key("pk"))
+    if after is not None:
+        rows = rows.filter(pages.after(order, list(after)))
+    found = list(rows.order_by(key, "pk").values_list(key, "pk")[: limit + 1])
+    taken = found[:limit]
+    return Due([pk for _at, pk in taken], taken[-1] if len(found) > limit else None)
