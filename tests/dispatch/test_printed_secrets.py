@@ -13,6 +13,7 @@ from django.test.utils import CaptureQueriesContext
 
 from apps.artifacts import places
 from apps.artifacts.facts import artifact_id
+from apps.artifacts.retention import files
 from apps.artifacts.services import MASKED_MOST, read_log
 from apps.dispatch.launcher.client import Handle
 from apps.runs import payloads
@@ -174,3 +175,13 @@ def test_a_file_of_places_that_is_none_counts_as_nothing(tmp_path: Path, content
     path.unlink()
     os.mkfifo(path)
     assert places.read(str(tmp_path), artifact) is None
+
+
+def test_what_is_noted_of_a_log_goes_with_it(home: Home, secrets: dict[str, str]) -> None:
+    run = kit.run_of(kit.task(shell='echo "$A"', secrets=secrets))
+    home.session()
+    artifact = kit.attempt_of(run).log_artifact_id
+    assert artifact is not None
+    assert [path for path in (home.path / "logs").rglob("*.masked") if artifact in path.name]
+    files.retire(artifact)
+    assert not [path for path in (home.path / "logs").rglob("*") if artifact in path.name]

@@ -15,7 +15,7 @@ from django.utils import translation
 
 from apps.access.models import User
 from apps.audit.models import AuditEntry
-from apps.panel import drawings, terminal, timeline
+from apps.panel import drawings, terminal, timeline, words
 from apps.runs.models import Run, RunAttempt, RunEvent
 from apps.vault import keyring
 from tests.panel.kit import a_run, a_task, browser
@@ -205,3 +205,24 @@ def test_icons_named_by_templates_are_in_the_sprite() -> None:
     }
     used |= {"dashboard", "tasks", "runs", "skips", "team", "audit", "project", "person", "workers"}
     assert used <= sprite, used - sprite
+
+
+def test_a_run_that_printed_secrets_says_whose_and_offers_to_replace_them(
+    owner: User, client: Client
+) -> None:
+    run = a_run(owner, a_task(owner))
+    assert "printed" not in page(client, run)
+    Run.objects.filter(pk=run.pk).update(secrets_printed="api-token\npg & co")
+    html = page(client, run)
+    assert "This run printed 2 secrets." in html
+    assert "<code>pg &amp; co</code>" in html
+    assert 'href="/panel/p/default/secrets/pg%20&amp;%20co/"' in html
+    assert "This run printed 2 secrets." in page(client, run, **{"X-Part": "1"})
+    viewer = page(browser(member("viewer", "vera")), run)
+    assert "<code>api-token</code>" in viewer
+    assert "/secrets/" not in viewer
+
+
+def test_the_timeline_names_the_secrets_that_were_printed() -> None:
+    sentence, notes = words.event("attempt.secrets_printed", {"attempt": 1, "secrets": ["a", "b"]})
+    assert (sentence, notes) == ("Secrets were printed, and masked", ["a, b"])
