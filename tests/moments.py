@@ -50,7 +50,16 @@ def select(page: Any) -> None:
             box.check()
 
 
+def try_rule(page: Any) -> None:
+    """A rule of retention that is not saved."""
+    page.fill("#f-most", "2")
+    page.click("button[value=try]")
+    page.wait_for_load_state()
+
+
 MOMENTS: dict[str, tuple[str, Act]] = {
+    "moment-retention": ("retention", try_rule),
+    "moment-run-menu": ("run-succeeded", press(".ql-page-head .ql-menu summary, header .ql-menu summary")),
     "moment-palette": ("dashboard", palette),
     "moment-stop": ("run-live", press("[data-dialog=stop]")),
     "moment-person": ("dashboard", press(".ql-person summary")),

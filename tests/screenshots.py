@@ -125,6 +125,7 @@ def furnish(up: Up, **extra: str) -> dict[str, str]:
     inside(up, "write_past", **extra)
     blocked, escaped = inside(up, "write_stops", **extra).split()
     left, link = inside(up, "write_people", **extra).split()
+    folded = inside(up, "write_bills", **extra).strip()
     failed = api.start(tasks["backup-db"])
     ended = [failed] + [
         api.start(tasks[slug]) for slug in ("build-site", "jd-daily", "weekly-report", "clean-tmp", "disk")
@@ -163,6 +164,7 @@ def furnish(up: Up, **extra: str) -> dict[str, str]:
         "run-succeeded": f"/panel/runs/{ended[1]}/", "run-queued": f"/panel/runs/{waiting}/",
         "run-printed": f"/panel/runs/{printed}/", "run-needing": f"/panel/runs/{needing}/", "run-timed-out": f"/panel/runs/{slow}/", "run-stop": f"/panel/runs/{running}/stop/",
         "skips": f"{p}/skips/", "audit": f"{p}/audit/", "project": f"{p}/", "projects": "/panel/projects/",
+        "retention": f"{p}/retention/", "task-retention": f"{p}/task/build-site/retention/", "run-folded": f"/panel/runs/{folded}/",
         "people": "/panel/people/", "person": f"/panel/people/{me}/", "security": "/panel/security/",
         "left": f"/panel/people/{left}/", "role-history": f"{p}/?history=1", "invitations": "/panel/people/invitations/",
         "project-invitations": f"{p}/invitations/", "invitation": f"/invitation/#{link}", "invitation-over": "/invitation/#over",
@@ -318,6 +320,35 @@ def write_past() -> None:
     UncountedRun.objects.bulk_create(ends)
     while fold_totals():
         pass
+
+
+def write_bills() -> None:
+    """Inside Django: what retention would have removed in a month, and a run whose details it folded."""
+    from datetime import timedelta
+
+    from apps.artifacts.models import RetentionReceipt, StoredTotal
+    from apps.core import clock
+    from apps.runs.models import Run
+    from apps.runs.services import folding
+    from apps.tasks.models import Task
+
+    now = clock.now()
+    for number, (rule, items, size) in enumerate(
+        [("age", 96, 412_000_000), ("history", 731, 0), ("age", 94, 388_123_000), ("count", 12, 9_000_000),
+         ("age", 101, 402_000_000), ("pressure", 310, 2_100_000_000), ("skips", 17, 0)]
+    ):  # fmt: skip
+        then = now - timedelta(days=30 + number)
+        RetentionReceipt.objects.create(
+            project_id="default", day=(now - timedelta(days=number // 2)).date(), rule=rule, items=items, files=items * 2,
+            bytes=size, oldest_at=then - timedelta(hours=20), newest_at=then,
+        )  # fmt: skip
+    for number, task in enumerate(Task.objects.filter(slug__in=["backup-db", "build-site", "sync-feeds", "disk"])):
+        StoredTotal.objects.create(
+            task_id=task.pk, project_id="default", logs=900 - 210 * number, bytes=3_900_000_000 // (number * 5 + 1)
+        )
+    run = Run.objects.filter(status="failed", finished_at__lt=now - timedelta(days=20)).order_by("created_at")[0]
+    folding.fold([run.pk], now)
+    print(run.pk)
 
 
 def take(up: Up, out: Path, pages: dict[str, str], wanted: set[str], *, fast: bool, fold: bool) -> None:

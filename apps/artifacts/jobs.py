@@ -11,8 +11,10 @@ from apps.core import clock, control, participants
 from apps.runs.services import folding
 from apps.runs.services.totals import COUNTED
 
-# Other jobs wait meanwhile, and starts share the disk: work for so long at most, and rest as long as a batch took.
+# Other jobs wait meanwhile, and starts share disk and database: work for so long at most, and rest longer than a batch
+# took, so that a start that meets one is rare.
 BUDGET_S = 2.0
+REST = 3.0
 EVERY_MS = 5_000
 
 
@@ -23,10 +25,10 @@ def _while_busy(step: Callable[[], bool]) -> bool:
         begun = time.monotonic()
         if not step():
             return False
-        took = time.monotonic() - begun
-        if begun + 2 * took >= until:
+        rest = REST * (time.monotonic() - begun)
+        if time.monotonic() + rest >= until:
             return True
-        time.sleep(took)
+        time.sleep(rest)
 
 
 def list_ended(_cursor: control.Cursor) -> control.Cursor | None:
