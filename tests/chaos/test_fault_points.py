@@ -59,7 +59,7 @@ PURGE = ["before purging a receipt", "after purging a receipt"]
 SHIM = [
     "mkdir folder", "open log", "open receipt", "posix_fallocate receipt", "pwrite receipt", "tell ready",
     "pwrite receipt 2", "fchmod folder", "start the script", "pwrite receipt 3", "tell started", "write log",
-    "rmdir folder", "fsync log", "open log 2", "write log 2", "fsync log 2", "link log", "unlink log",
+    "rename folder", "fsync log", "open log 2", "write log 2", "fsync log 2", "link log", "unlink log",
     "write receipt", "ftruncate receipt", "fsync receipt", "link receipt", "fsync receipt 2", "unlink receipt",
     "tell ended",
 ]  # fmt: skip

@@ -343,3 +343,33 @@ def test_names_that_change_under_the_taker(shared: Kit) -> None:
     finally:
         hostile.kill()
         hostile.wait()
+
+
+def test_a_warm_shim_hands_its_empty_folder_on(kit: Kit) -> None:
+    first = kit.launch("stat -c %i $QINGLONG_ARTIFACTS").go()
+    first.receipt()
+    assert first.wait("ended").warm
+    assert not Path(first.spec.attempt_dir, "artifacts").exists()
+    inode = int(first.log)
+    for script, left in (
+        ("stat -c %i $QINGLONG_ARTIFACTS", 0),
+        ("stat -c '%i %a' $QINGLONG_ARTIFACTS; chmod 755 $QINGLONG_ARTIFACTS", 0),
+        ("stat -c '%i %a' $QINGLONG_ARTIFACTS; echo x > $QINGLONG_ARTIFACTS/x", 1),
+    ):  # fmt: skip
+        spec = kit.spec(script)
+        live = Live(kit, spec, first.shim)
+        assert first.shim.again(spec.encode())
+        assert first.shim.go()
+        live.receipt()
+        assert len(files(live)) == left
+        if script.startswith("stat -c %i"):
+            assert int(live.log) == inode
+        else:
+            assert live.log.split()[1] == b"700"
+    assert not [path.name for path in kit.home.iterdir() if path.name.startswith(".spare")]
+
+
+def test_what_was_put_by_goes_with_the_shim(kit: Kit) -> None:
+    live = kit.run("true")
+    assert live.messages[-1].warm
+    assert not [path.name for path in kit.home.iterdir() if path.name.startswith(".spare")]

@@ -170,6 +170,7 @@ def _listen(node: str) -> socket.socket:
         with suppress(FileNotFoundError):
             os.unlink(SOCKET_NAME)
         _make_empty_input()
+        files.remove_spares("attempts")
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         os.umask(0o177)
         listener.bind(SOCKET_NAME)

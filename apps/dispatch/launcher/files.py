@@ -46,6 +46,60 @@ class PrepareError(Exception):
         self.detail = detail
 
 
+class Spare:
+    """An empty folder that a warm shim hands on from run to run.
+
+    Making and removing one per run was as dear, on a busy disk, as all its other folders; moving it is not.
+    """
+
+    def __init__(self) -> None:
+        self._path = ""
+        self._uid = -1
+
+    def make(self, path: str, uid: int) -> None:
+        """A folder of that user at `path`: what was put by, or a new one. OSError."""
+        if self._path and self._uid == uid:
+            kept, self._path = self._path, ""
+            with suppress(OSError):
+                os.rename(kept, path)
+                return
+        os.mkdir(path, 0o700)
+
+    def put_by(self, path: str, uid: int, place: str) -> bool:
+        """Takes the folder out of an ended run's, for the next one; False where it is not as it was made."""
+        try:
+            found = os.lstat(path)
+            if found.st_mode != stat.S_IFDIR | 0o700 or found.st_uid != uid:
+                return False
+            with os.scandir(path) as entries:
+                if next(entries, None) is not None:
+                    return False
+            kept = f"{place}/.spare-{os.getpid()}"
+            os.rename(path, kept)
+        except OSError:
+            return False
+        self._path, self._uid = kept, uid
+        return True
+
+    def drop(self) -> None:
+        """Removes what no run will need."""
+        if self._path:
+            with suppress(OSError):
+                os.rmdir(self._path)
+            self._path = ""
+
+
+SPARE = Spare()
+
+
+def remove_spares(place: str) -> None:
+    """Removes what killed shims had put by; one that lives makes a new one."""
+    with suppress(OSError):
+        for name in os.listdir(place):
+            if name.startswith(".spare-"):
+                os.rmdir(f"{place}/{name}")
+
+
 def create_file(path: str, data: bytes, mode: int = 0o600) -> None:
     """Make a new file with this content; FileExistsError when the name is taken."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -119,14 +173,14 @@ class AttemptFolder:
             for name, value in spec.secret_files:
                 create_file(f"{self.path}/{self.secrets[name]}", to_bytes(value))
         if self._owner is None:
-            os.mkdir(self.files, 0o700)
+            SPARE.make(self.files, os.geteuid())
         else:
             self._give(self._owner)
 
     def _give(self, owner: RunAs) -> None:
         """Hand over what is the script's; the folder and all facts in it stay ours."""
         os.mkdir(f"{self.path}/{WORK}", 0o700)
-        os.mkdir(self.files, 0o700)  # while nobody else comes in there
+        SPARE.make(self.files, owner.uid)  # while nobody else comes in there
         for name in (*self._given, f"{WORK}/{FILES}", WORK):
             os.chown(f"{self.path}/{name}", owner.uid, owner.gid, follow_symlinks=False)
 
@@ -144,6 +198,11 @@ class AttemptFolder:
     def files(self) -> str:
         """Where the script leaves files that are kept."""
         return f"{self.scratch}/{FILES}"
+
+    def put_files_by(self) -> bool:
+        """Keeps the folder for the next run of this shim, where this one left nothing in it."""
+        uid = os.geteuid() if self._owner is None else self._owner.uid
+        return SPARE.put_by(self.files, uid, os.path.dirname(os.path.dirname(self.path)))
 
     def left_files(self) -> bool:
         """Whether the script left anything there; an empty folder is removed by the question."""

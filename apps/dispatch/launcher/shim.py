@@ -23,6 +23,7 @@ from apps.dispatch.launcher.control import Channel
 from apps.dispatch.launcher.files import (
     LOG_FACT,
     OUTPUT,
+    SPARE,
     STOP_FACT,
     AttemptFolder,
     PrepareError,
@@ -70,11 +71,14 @@ def serve(
     the path of a file that holds `{}`, for scripts that are given nothing.
     """
     take: Callable[[], bytes | None] = channel.take_spec if memory is None else lambda: _read_whole(memory)
-    for left in range(WARM_RUNS, 0, -1):
-        run = _prepare(take, channel, loop, boot, empty_input)
-        if run is None or not run.carry_out(receipt_tries, stays=left > 1):
-            return
-        take = loop.next_spec
+    try:
+        for left in range(WARM_RUNS, 0, -1):
+            run = _prepare(take, channel, loop, boot, empty_input)
+            if run is None or not run.carry_out(receipt_tries, stays=left > 1):
+                return
+            take = loop.next_spec
+    finally:
+        SPARE.drop()
 
 
 def _prepare(
@@ -222,7 +226,7 @@ class Run:
             with suppress(Exception):
                 stop_fact = self._limit_fact(code, stop_fact)
         self._finished_at_ms = max(self._started_at_ms, wall_ms())
-        stop_fact = self._collect(stop_fact)
+        stop_fact = self._collect(stop_fact, stays)
         done = self._publish(code if code is not None else self._interrupted_code(), stop_fact, receipt_tries)
         warm = stays and done and code != BROKEN and self._light()
         self._let_go()
@@ -403,8 +407,10 @@ class Run:
         self._sink.say(f"the limit {met} was met")
         return {**(fact or {"schema_version": 1, "cause": "limit"}), "limit": met}
 
-    def _collect(self, fact: dict[str, object] | None) -> dict[str, object] | None:
+    def _collect(self, fact: dict[str, object] | None, stays: bool) -> dict[str, object] | None:
         """Keeps what was left in QINGLONG_ARTIFACTS, and adds to the stop fact what there was."""
+        if stays and self._light() and self._folder.put_files_by():
+            return fact
         if not self._folder.left_files():
             return fact
         self._collected = True
