@@ -252,7 +252,7 @@ def _gaps_left() -> int:
     )
     sizes = range(600, 9_000, 8)
     chunks = [malloc(size) for size in sizes]
-    small = [bytes(60) for _ in range(20_000)]
+    small = [bytes(60) for _ in range(10_000)]
     gaps = {id(one) for one in small[::2]}
     del small[::2]
     for place in chunks[::2]:

@@ -16,13 +16,16 @@ _ARENAS = 2
 # Larger than most gaps, and below the size from which glibc maps memory apart.
 _LARGEST, _FINE, _SMALLEST = 120_000, 1_032, 24
 _NEAR_TOP = 524_288
-_GAPS_MAX = 50_000
+# Gaps of a preloaded parent are 1 to 2 MiB together; another allocator must not be followed without end.
+_GAPS_BYTES, _POOL_BYTES = 32 * 1024**2, 1024**2
 # Python's own allocator serves sizes up to 512 bytes from pools of one size each; places that follow one another come
 # from a pool that was not used before.
 _SIZES = range(16, 513, 16)
 _IN_A_ROW = 8
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_libc.malloc.argtypes, _libc.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
+_libc.free.argtypes, _libc.free.restype = [ctypes.c_void_p], None
 # Filled gaps: never freed, that is the point.
 _filled: list[object] = []
 
@@ -67,29 +70,17 @@ def fill_gaps() -> None:
     """
     if not hasattr(_libc, "malloc_trim"):
         return
-    for name, given, back in (
-        ("malloc", [ctypes.c_size_t], ctypes.c_void_p),
-        ("free", [ctypes.c_void_p], None),
-        ("sbrk", [ctypes.c_ssize_t], ctypes.c_void_p),
-    ):
-        function = getattr(_libc, name)
-        function.argtypes, function.restype = given, back
     for size in _SIZES:
         _fill_pools(size)
-    # The first call also has glibc sort what was freed last, which each child would do by itself otherwise.
-    size, top = _LARGEST, _libc.malloc(_LARGEST)
-    while _libc.sbrk(0) - top > _NEAR_TOP:
-        top = _libc.malloc(_LARGEST)
-    _libc.free(top)
-    for _ in range(_GAPS_MAX):
+    size, top, taken = _LARGEST, _top(), 0
+    while size >= _SMALLEST and taken < _GAPS_BYTES:
         place = _libc.malloc(size)
-        if place < top:
+        if place is not None and place < top:
+            taken += size
             continue
         _libc.free(place)
         # Chunks are multiples of 16 bytes, of which 8 are not to be had.
         size = max(size * 7 // 8, _FINE) if size > _FINE else size - 16
-        if size < _SMALLEST:
-            return
 
 
 def descendants(roots: set[int]) -> list[int]:
@@ -115,10 +106,26 @@ def kill(pid: int, number: int) -> None:
         return
 
 
+def _top() -> int:
+    """Where memory begins that nobody had yet; 0 where another allocator is at work.
+
+    Has glibc sort what was freed last, which each child would do by itself otherwise.
+    """
+    _libc.sbrk.argtypes, _libc.sbrk.restype = [ctypes.c_ssize_t], ctypes.c_void_p
+    for _ in range(_GAPS_BYTES // _LARGEST):
+        place: int | None = _libc.malloc(_LARGEST)
+        below_end = -1 if place is None else int(_libc.sbrk(0)) - place
+        if place is not None and below_end > _NEAR_TOP:
+            continue
+        _libc.free(place)
+        return place if place is not None and below_end >= 0 else 0
+    return 0
+
+
 def _fill_pools(size: int) -> None:
     """Until places of an untouched pool are handed out."""
     last = run = 0
-    for _ in range(_GAPS_MAX):
+    for _ in range(_POOL_BYTES // size):
         made = _object_of(size)
         _filled.append(made)
         run = run + 1 if id(made) == last + size else 0
