@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 from django.http import HttpRequest
 from django.utils.functional import cached_property
@@ -72,6 +72,8 @@ ORIGIN = "api"
 API_KEYS = "api:"
 MAX_IDEMPOTENCY_KEY = 200
 
+# No project can have it: ids are UUIDs, and the slug rule holds for `default`.
+_NOWHERE = "-"
 _ENTITY_TAG = re.compile(r'(?:W/)?"([0-9]{1,10})"')
 T = TypeVar("T")
 # Where a view decides who may call it. One that replaced them would forget the token's scopes.
@@ -167,7 +169,7 @@ class Endpoint(APIView):
         Raises NotFound, Forbidden, ProjectArchived, ApprovalRequired.
         """
         if self.credential.project_id not in (None, project_id):
-            raise NotFound
+            self.refuse_unseen(permission)
         covered = self.credential.covers(permission)
         try:
             grant = policy.authorize(
@@ -180,6 +182,11 @@ class Endpoint(APIView):
         if not covered:
             raise ScopeMissing
         return grant if self.credential.covers(policy.SECRET_USE) else replace(grant, vault="deny")
+
+    def refuse_unseen(self, permission: str) -> NoReturn:
+        """Raises NotFound after the work that a project costs which exists and is not shared: clocks tell nothing."""
+        policy.decide(self.principal.subject, _NOWHERE, permission)
+        raise NotFound
 
     def options(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Response:
         """The allowed methods, in the Allow header."""
@@ -218,7 +225,10 @@ class ProjectEndpoint(Endpoint):
         """Resolves the project, decides and keeps the grant."""
         if needed in (SIGNED_IN, ADMINISTRATOR):
             raise Forbidden
-        self.project_id = self.locate_project(**self.kwargs)
+        try:
+            self.project_id = self.locate_project(**self.kwargs)
+        except NotFound:
+            self.refuse_unseen(needed)
         self.grant = self.authorize(
             self.project_id, needed, while_archived=self.request.method in self.while_archived
         )
