@@ -11,7 +11,7 @@ from functools import partial
 from itertools import pairwise
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from apps.artifacts.places import MARK
@@ -21,6 +21,7 @@ from apps.dispatch.launcher.masker import Masker
 
 ENGINES = [pytest.param(anchors.engine_folder(), id="hyperscan"), pytest.param(None, id="plain")]
 ENGINE = anchors.engine_folder()
+calm = settings(deadline=None)
 
 
 def masked(masker: Masker, chunks: Sequence[bytes]) -> tuple[bytes, list[int]]:
@@ -103,6 +104,7 @@ values = st.one_of(
 ).filter(lambda value: not too_short(value))
 
 
+@calm
 @given(
     secrets=st.lists(values, min_size=1, max_size=4, unique=True),
     printed=st.lists(
@@ -131,6 +133,7 @@ def test_no_form_of_any_secret_comes_through_wherever_output_is_cut(
     assert masked(again, [output]) == (text, places)
 
 
+@calm
 @given(secret=values, encoder=st.sampled_from(sorted(ENCODERS)))
 def test_nothing_but_framing_is_left_of_a_printed_secret(secret: str, encoder: str) -> None:
     bare = secret.strip()
@@ -145,6 +148,7 @@ def test_nothing_but_framing_is_left_of_a_printed_secret(secret: str, encoder: s
     )
 
 
+@calm
 @given(
     secrets=st.lists(values, min_size=1, max_size=5),
     output=st.binary(max_size=400),
@@ -161,6 +165,7 @@ def test_output_without_secrets_passes_byte_for_byte(
     assert places == []
 
 
+@calm
 @given(values)
 def test_forms_are_long_enough_to_be_looked_for(value: str) -> None:
     found = forms(value, 0)
