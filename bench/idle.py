@@ -113,7 +113,7 @@ def free_port() -> int:
 
 
 def wait_for(url: str, up: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while time.monotonic() < end and up.poll() is None:
         try:
             urllib.request.urlopen(url, timeout=5).close()
