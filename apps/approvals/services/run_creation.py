@@ -19,6 +19,7 @@ from apps.core import clock, db
 from apps.core.db import write_transaction
 from apps.core.errors import Busy, Conflict
 from apps.projects.policy import Grant
+from apps.runs.errors import IdempotencyKeyReused
 from apps.runs.models import Run, RunAttempt
 from apps.runs.services import Skipped, start_run
 from apps.runs.services.places import lock_tasks
@@ -104,18 +105,22 @@ def _create(snapshot: Snapshot, row: ApprovedActionPlan, plan: Plan) -> Created:
     given = plans.given_of(row)
     if given is None:
         raise ActionVoid(reason="input_changed")
-    started = start_run(
-        Grant.system(plan.project_id, "run.start", ACTOR),
-        UUID(plan.task_id),
-        trigger_type="approved_action",
-        input=given.input,
-        args=given.args,
-        priority=plan.priority,
-        idempotency_key=dispatch.pk,
-        approved=Approved(
-            dispatch.approval_request_id, requester_of(dispatch), plan.task_revision, seen.started_at
-        ),
+    approved = Approved(
+        dispatch.approval_request_id, requester_of(dispatch), plan.task_revision, seen.started_at
     )
+    try:
+        started = start_run(
+            Grant.system(plan.project_id, "run.start", ACTOR),
+            UUID(plan.task_id),
+            trigger_type="approved_action",
+            input=given.input,
+            args=given.args,
+            priority=plan.priority,
+            idempotency_key=dispatch.pk,
+            approved=approved,
+        )
+    except IdempotencyKeyReused as error:
+        raise errors.RunActionBindingConflict from error
     if isinstance(started, Skipped) or started.replayed:
         # Whoever came between left a receipt or is somebody else.
         before = replay(snapshot)
