@@ -364,3 +364,32 @@ def test_a_folder_that_is_changed_while_it_is_handed_over(kit: Kit) -> None:
     for path, was in ((secret, before), (kit.home / "logs", elsewhere)):
         now = path.stat()
         assert (now.st_uid, now.st_gid, now.st_mode) == (was.st_uid, was.st_gid, was.st_mode)
+
+
+def test_a_secret_by_file_is_that_users_and_goes_with_the_run(kit: Kit) -> None:
+    """Only that user reads it, the folder around it stays ours, and what the script does to it keeps nothing alive."""
+    live = kit.run(
+        python(
+            "import os, stat\n"
+            "path = os.environ['KEY_FILE']\n"
+            "folder = os.path.dirname(path)\n"
+            "seen, around = os.stat(path), os.stat(folder)\n"
+            "print(open(path).read(), oct(stat.S_IMODE(seen.st_mode)), seen.st_uid == os.getuid())\n"
+            "print(oct(stat.S_IMODE(around.st_mode)), around.st_uid == os.getuid(), os.access(folder, os.W_OK))\n"
+            "try:\n"
+            "    os.rename(path, folder + '/kept')\n"
+            "except PermissionError:\n"
+            "    print('refused')\n"
+        ),
+        secret_files=(("KEY_FILE", "by-file-and-not-otherwise"),),
+        **user(kit),
+    )
+    assert live.log.decode().splitlines() == [
+        "by-file-and-not-otherwise 0o600 True",
+        "0o711 False False",
+        "refused",
+    ]
+    folder = Path(live.spec.attempt_dir)
+    assert not list((folder / "secrets").iterdir())
+    remove_folder(folder)
+    assert not folder.exists()

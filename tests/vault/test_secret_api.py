@@ -190,3 +190,15 @@ def test_an_archived_project_takes_no_secrets(api: Api) -> None:
     archive_project(people.grant(owner, "project.manage"), Project.objects.get(pk="default").version)
     answer = put(api, expected=1, value="new")
     assert (answer.status_code, answer.json()["code"]) == (409, "project_archived")
+
+
+def test_what_was_switched_is_never_changed(api: Api) -> None:
+    from django.db import DatabaseError, transaction
+
+    put(api)
+    api("POST", f"{URL}/pg/disable", {"mutation_id": "d1"})
+    rows = SecretSwitch.objects.filter(mutation_id="d1")
+    for statement in (lambda: rows.update(enabled=True), lambda: rows._raw_delete("default")):
+        with pytest.raises(DatabaseError), transaction.atomic():
+            statement()
+    assert not rows.get().enabled
