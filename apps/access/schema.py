@@ -92,7 +92,7 @@ class EndpointSchema(AutoSchema):  # type: ignore[misc]
         bodies: dict[str, Any] = super()._get_response_bodies(direction)
         problems = {
             **_ALWAYS,
-            **(_WITH_ID if "{" in self.path else {}),
+            **(_WITH_ID if "{" in self.path or self._body_names_a_project() else {}),
             **({} if self.method == "GET" else _WRITING),
         }
         if any(parameter is IF_MATCH for parameter in self.get_override_parameters()):
@@ -101,6 +101,12 @@ class EndpointSchema(AutoSchema):  # type: ignore[misc]
             body = self._get_response_for_code(ProblemSerializer, status, [CONTENT_TYPE], direction)
             bodies.setdefault(status, {**body, "description": str(description)})
         return bodies
+
+    def _body_names_a_project(self) -> bool:
+        """One that is not shared with the caller is answered like one that does not exist."""
+        if self.method == "GET":
+            return False
+        return "project" in getattr(self.get_request_serializer(), "_declared_fields", {})
 
 
 class TokenScheme(OpenApiAuthenticationExtension):  # type: ignore[misc]
