@@ -29,6 +29,7 @@ from apps.projects.models import Project
 from apps.projects.policy import Grant
 from apps.runs.models import Run, RunAttempt
 from tests.artifacts.kit import GRANT, attempt, log_path, publish, run, write
+from tests.dispatch.shim_kit import Kit
 from tests.people import Api, account, api, give, member, other_subject
 
 NAME = "local-22321b5e490fbde881a38416224210"
@@ -42,7 +43,7 @@ def root(tmp_path: Path, settings: Any) -> Path:
 
 
 def _sink(root: Path, quota: int = 65_536) -> LogSink:
-    return LogSink(LogSpec(str(root), NAME, quota))
+    return LogSink(Kit(root.parent).spec("true", log=LogSpec(str(root), NAME, quota)))
 
 
 def test_secrets_18_id_path_and_modes(root: Path) -> None:
