@@ -10,7 +10,7 @@ from bisect import bisect_left
 
 from apps.artifacts.places import MARK
 from apps.dispatch.launcher.anchors import ANCHOR, Finder, finder
-from apps.dispatch.launcher.forms import Form, forms, too_short
+from apps.dispatch.launcher.forms import SHORTEST, Form, forms, too_short
 
 _FURTHER = 24
 
@@ -120,8 +120,8 @@ class Masker:
         """The rest. Half of a form is masked like the whole: a script may be ended while it prints."""
         buffer = memoryview(self._held)
         size = len(buffer)
-        for at, form in self._open:
-            if 2 * (size - at) >= len(form.text):
+        for at, form in [*self._open, *self._beginnings(buffer)]:
+            if 2 * (size - at) >= len(form.text) and size - at >= SHORTEST:
                 self._found.append((_start(buffer, at, form), size, form.owner))
         self._open = []
         self._held = b""
@@ -141,16 +141,23 @@ class Masker:
     def _tail(self, buffer: memoryview) -> int:
         """Where the earliest beginning of a form that reaches to the end lies; the buffer's size where none does."""
         size = len(buffer)
-        held = [_start(buffer, at, form) for at, form in self._open]
+        held = [_start(buffer, at, form) for at, form in [*self._open, *self._beginnings(buffer)]]
+        if size and buffer[size - 1] in self._befores:
+            held.append(size - 1)
+        return min(held, default=size)
+
+    def _beginnings(self, buffer: memoryview) -> list[tuple[int, Form]]:
+        """Forms of which less than an anchor stands at the end, and where."""
+        size = len(buffer)
+        found = []
         for length in range(min(ANCHOR - 1, size), 0, -1):
             tail = bytes(buffer[size - length :])
             number = bisect_left(self._texts, tail)
             while number < len(self._texts) and self._texts[number].startswith(tail):
-                held.append(_start(buffer, size - length, self._forms[number]))
+                if len(self._texts[number]) > length:
+                    found.append((size - length, self._forms[number]))
                 number += 1
-        if size and buffer[size - 1] in self._befores:
-            held.append(size - 1)
-        return min(held, default=size)
+        return found
 
     def _cut(self, buffer: memoryview, hold: int) -> list[Piece]:
         """Everything before `hold`, with places for the forms that begin there."""
