@@ -81,8 +81,8 @@ def _write(position: Position | None) -> list[Any] | None:
 
 def register() -> None:
     """Makes the jobs known, and who still needs a run whole."""
-    control.register(CONSUME, consume, every_ms=15_000)
+    control.register(CONSUME, consume, every_ms=30_000)
     control.register(EXECUTE, execute, every_ms=30_000)
     scheduler.register("approvals", look, PROFILES[settings.PROFILE].interval_s)
     holds.register("approvals", receipts.still_needed)
-    control.register(LAPSE, lapse, every_ms=15_000)
+    control.register(LAPSE, lapse, every_ms=30_000)
