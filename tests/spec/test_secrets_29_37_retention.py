@@ -169,6 +169,17 @@ def test_secrets_32_a_fifo_that_is_none_stops_the_removal_until_it_is_mended(roo
     assert not fifo.exists() and not log_path(of).exists()
 
 
+def test_secrets_32_all_that_stands_beside_a_log_goes_with_it(root: Path) -> None:
+    of = kit.ended(clock.now() - 8 * DAY, status="failed")
+    publish(of, True)
+    paths = facts.log_paths(str(root), str(of.log_artifact_id))
+    for path in (paths.places, paths.fact_temporary):
+        Path(path).write_bytes(b"1")
+    kit.listed(of)
+    sweep.cycle(OPTIONS)
+    assert list(Path(paths.shard).iterdir()) == []
+
+
 def test_secrets_33_killed_between_the_file_and_its_record() -> None:
     of = kit.ended(clock.now() - 8 * DAY, status="failed", content=b"x" * 100)
     kit.listed(of)

@@ -94,6 +94,7 @@ def retire(artifact_id: str, *, sync: bool = True) -> Retired:
 def _beside(paths: facts.LogPaths) -> Iterator[tuple[str, int | None]]:
     """Every other name an attempt's log may have, with its largest size; None = a fifo."""
     yield paths.log.replace(f"{paths.shard}/", f"{paths.shard}/.", 1) + ".fifo", None
+    yield paths.places, places.BYTES_MAX
     yield paths.fact, facts.FACT_BYTES_MAX
     yield paths.fact_temporary, facts.FACT_BYTES_MAX
     yield paths.places, places.BYTES_MAX
