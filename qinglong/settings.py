@@ -227,6 +227,9 @@ SPECTACULAR_SETTINGS = {
         "ApprovalStatus": "apps.approvals.queries.STATUSES",
         "ApprovalDecision": "apps.approvals.values.VERDICTS",
         "ApprovedActionStatus": "apps.approvals.queries.EXECUTION_STATUSES",
+        "RecoveryStatus": "apps.approvals.api.execution.CONTROL_STATUSES",
+        "RecoveryDecision": "apps.approvals.action_records.DECISIONS",
+        "RecoverySource": "apps.approvals.api.execution.SOURCES",
     },
 }
 

@@ -9,8 +9,14 @@ from typing import Any
 from django.db.models import Exists, OuterRef
 
 from apps.approvals import values
+from apps.approvals.contract import RECOVERY_REQUIRED
 from apps.approvals.errors import ApprovalRequestNotFound
-from apps.approvals.models import ApprovalRequest, ApprovedActionExecution, ApprovedActionPlan
+from apps.approvals.models import (
+    ApprovalRequest,
+    ApprovedActionExecution,
+    ApprovedActionPlan,
+    ApprovedActionRecoveryControl,
+)
 from apps.approvals.records import sound
 from apps.approvals.services import lapsing
 from apps.approvals.services.lapsing import OPEN
@@ -23,11 +29,11 @@ from apps.projects.queries import attach
 VOID = "void"
 STATES = tuple(ApprovalRequest.State.values)
 STATUSES = (*STATES, EXPIRED, VOID)
-RECOVERY_REQUIRED = "recovery_required"
 EXECUTION_STATUSES = (*ApprovedActionExecution.Status.values, RECOVERY_REQUIRED)
 SOONEST = (pages.moment("expires_at"), pages.Key("id"))
 LATEST = (pages.moment("expires_at", descending=True), pages.Key("id", descending=True))
 NEWEST = (pages.moment("requested_at", descending=True), pages.Key("id", descending=True))
+OLDEST = (pages.moment("created_at"), pages.Key("pk"))
 # As the requester's index has it.
 NEWEST_OF_ONE = (pages.moment("requested_at", descending=True), pages.Key("id"))
 
@@ -116,10 +122,10 @@ def plan_of(row: ApprovalRequest) -> ApprovedActionPlan | None:
 
 
 def execution_of(request_id: str) -> SeenExecution | None:
-    """What became of a consumed request, or None."""
+    """What became of a consumed request, with its receipt and what recovery found; or None. One query."""
     row = (
         ApprovedActionExecution.objects.filter(dispatch__approval_request=request_id)
-        .select_related("dispatch")
+        .select_related("dispatch__receipt", "control__resolution")
         .first()
     )
     return None if row is None else seen_execution(row, clock.now())
@@ -129,6 +135,40 @@ def seen_execution(row: ApprovedActionExecution, now: datetime) -> SeenExecution
     """Behind the barrier with a lease that ran out, somebody has to look for evidence (§5)."""
     lost = row.status == "executing" and row.lease_expires_at is not None and row.lease_expires_at <= now
     return SeenExecution(row, RECOVERY_REQUIRED if lost else row.status)
+
+
+def for_people(
+    project_id: str, *, limit: int = pages.DEFAULT_LIMIT, cursor: str | None = None
+) -> pages.Page[ApprovedActionRecoveryControl]:
+    """What only a person can close, the longest waiting first, each with execution and dispatch; one query."""
+    rows = ApprovedActionRecoveryControl.objects.filter(project=project_id, status="manual_required")
+    return pages.paginate(
+        rows.select_related("dispatch__dispatch"),
+        OLDEST,
+        kind="recovery",
+        scope={"project": project_id},
+        limit=limit,
+        cursor=cursor,
+    )
+
+
+def executions(
+    project_id: str, status: str, *, limit: int = pages.DEFAULT_LIMIT, cursor: str | None = None
+) -> pages.Page[SeenExecution]:
+    """Executions of one stored status, oldest first; one query. Raises InvalidInput for another word."""
+    if status not in ApprovedActionExecution.Status.values:
+        raise InvalidInput.field("status", "Not a status of an approved action.")
+    rows = ApprovedActionExecution.objects.filter(project=project_id, status=status)
+    found = pages.paginate(
+        rows.select_related("dispatch__receipt", "control__resolution"),
+        OLDEST,
+        kind="executions",
+        scope={"project": project_id, "status": status},
+        limit=limit,
+        cursor=cursor,
+    )
+    now = clock.now()
+    return pages.Page([seen_execution(row, now) for row in found.items], found.next_cursor)
 
 
 def last_approved_revision(plan: ApprovedActionPlan) -> str | None:

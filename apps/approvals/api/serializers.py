@@ -9,7 +9,7 @@ from rest_framework import serializers
 from apps.access.endpoints import ActorSerializer, MomentField, ReferenceSerializer, StrictSerializer
 from apps.approvals import plans, values
 from apps.approvals.models import ApprovedActionPlan
-from apps.approvals.queries import EXECUTION_STATUSES, STATES, STATUSES, Seen, SeenExecution
+from apps.approvals.queries import STATES, STATUSES, Seen
 from apps.approvals.services.filing import RUN_CREATE
 from apps.runs.api.serializers import StartSerializer
 
@@ -85,40 +85,6 @@ class OneApprovalSerializer(ApprovalSerializer):
     preview = serializers.DictField(allow_null=True)
     input = serializers.DictField(allow_null=True)
     args = serializers.ListField(child=serializers.CharField(), allow_null=True)
-
-
-class ExecutionSerializer(StrictSerializer):
-    """How far an approved action has come. `status` is as it stands now: behind the barrier with a lease that ran
-    out it is `recovery_required`."""
-
-    dispatch_id = serializers.CharField()
-    approval_id = serializers.CharField()
-    status = serializers.ChoiceField(choices=EXECUTION_STATUSES)
-    version = serializers.IntegerField()
-    attempt_count = serializers.IntegerField()
-    max_attempts = serializers.IntegerField()
-    next_attempt_at = MomentField(allow_null=True)
-    started_at = MomentField(allow_null=True)
-    completed_at = MomentField(allow_null=True)
-    result_code = serializers.CharField(allow_null=True)
-    created_at = MomentField()
-    updated_at = MomentField()
-
-
-def represent_execution(seen: SeenExecution) -> dict[str, Any]:
-    """An execution without owner and token of its lease."""
-    row = seen.execution
-    document = {
-        "dispatch_id": row.dispatch_id,
-        "approval_id": row.dispatch.approval_request_id,
-        "status": seen.status,
-        "result_code": row.last_result_code,
-    }
-    plain = (
-        "version", "attempt_count", "max_attempts", "next_attempt_at", "started_at", "completed_at", "created_at",
-        "updated_at",
-    )  # fmt: skip
-    return dict(ExecutionSerializer({**document, **{name: getattr(row, name) for name in plain}}).data)
 
 
 def represent(seen: Seen) -> dict[str, Any]:

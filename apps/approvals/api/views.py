@@ -23,11 +23,9 @@ from apps.approvals import queries, services
 from apps.approvals.api.serializers import (
     ApprovalSerializer,
     DecisionSerializer,
-    ExecutionSerializer,
     FileSerializer,
     OneApprovalSerializer,
     represent,
-    represent_execution,
     represent_one,
 )
 from apps.approvals.errors import ApprovalPolicyDenied, HumanDecisionRequired
@@ -131,18 +129,6 @@ class Decision(ApprovalEndpoint):
         verdict = Verdict(request_id=id, **read_body(DecisionSerializer, request.data))
         services.decide(self.principal, verdict, origin=ORIGIN)
         return _answer(id, given=True)
-
-
-class Execution(ApprovalEndpoint):
-    permissions = {"GET": "project.read"}
-
-    @describe(summary="Read how far an approved action has come", responses=ExecutionSerializer)
-    def get(self, request: Request, id: str) -> Response:
-        only_parameters(request)
-        found = queries.execution_of(id)
-        if found is None:
-            raise NotFound
-        return etag(Response(represent_execution(found)), found.execution.version)
 
 
 def _answer(request_id: str, *, given: bool, status: int = 200) -> Response:
