@@ -15,7 +15,7 @@ from apps.runs.services.totals import COUNTED
 # took, so that a start that meets one is rare.
 BUDGET_S = 2.0
 REST = 3.0
-EVERY_MS = 5_000
+BUSY_MS = 5_000
 
 
 def _while_busy(step: Callable[[], bool]) -> bool:
@@ -31,18 +31,13 @@ def _while_busy(step: Callable[[], bool]) -> bool:
         time.sleep(rest)
 
 
-def list_ended(_cursor: control.Cursor) -> control.Cursor | None:
+def list_ended(_cursor: control.Cursor) -> control.Cursor:
     """Puts the logs of ended runs on the list of what lies on the disk."""
-    _while_busy(lambda: listing.list_ended() == listing.BATCH)
-    return None
+    return {"busy": _while_busy(lambda: listing.list_ended() == listing.BATCH)}
 
 
-def retain(cursor: control.Cursor) -> control.Cursor | None:
-    """A round of sweeps each interval of the profile; one that had to stop goes on with the next call."""
-    now = clock.now_ms()
-    if not cursor.get("busy") and now < int(cursor.get("next_ms", 0)):
-        return None
-
+def retain(_cursor: control.Cursor) -> control.Cursor:
+    """A round of sweeps; one that had to stop goes on with the next call."""
     failed, pressure = 0, False
 
     def step() -> bool:
@@ -56,19 +51,11 @@ def retain(cursor: control.Cursor) -> control.Cursor | None:
         return (moved and swept.swept.status != "complete") or len(over) == options.most
 
     busy = _while_busy(step)
-    return {
-        "busy": busy,
-        "next_ms": now + rules.instance().interval_ms,
-        "failed": failed,
-        "pressure": pressure,
-    }
+    return {"busy": busy, "failed": failed, "pressure": pressure}
 
 
-def fold_history(cursor: control.Cursor) -> control.Cursor | None:
-    """Folds old runs, window by window; an end of the round is waited out for an hour."""
-    now = clock.now_ms()
-    if now < int(cursor.get("next_ms", 0)):
-        return None
+def fold_history(cursor: control.Cursor) -> control.Cursor:
+    """Folds old runs, window by window; behind the last one records of what did not run go."""
     place = UUID(cursor["after"]) if cursor.get("after") else None
 
     def step() -> bool:
@@ -77,25 +64,20 @@ def fold_history(cursor: control.Cursor) -> control.Cursor | None:
         return place is not None
 
     if _while_busy(step):
-        return {"after": str(place)}
-    while history.forget_skips():
-        pass
-    return {"next_ms": now + 3_600_000}
+        return {"busy": True, "after": str(place)}
+    return {"busy": _while_busy(lambda: history.forget_skips() > 0)}
 
 
-def sweep_orphans(cursor: control.Cursor) -> control.Cursor | None:
+def sweep_orphans(cursor: control.Cursor) -> control.Cursor:
     """A few shards per call; the totals of the last whole round stay readable."""
-    now = clock.now_ms()
-    if now < int(cursor.get("next_ms", 0)):
-        return None
     looked = orphans.sweep(cursor.get("after"))
     sums = {
         name: int(cursor.get("round", {}).get(name, 0)) + getattr(looked, name)
         for name in ("names", "unknown", "removed", "bytes", "strange")
     }
     if looked.after is not None:
-        return {**cursor, "after": looked.after, "round": sums}
-    return {"last": {**sums, "at_ms": now}, "next_ms": now + 6 * 3_600_000}
+        return {"busy": True, "after": looked.after, "round": sums, "last": cursor.get("last")}
+    return {"last": {**sums, "at_ms": clock.now_ms()}}
 
 
 def register() -> None:
@@ -103,10 +85,10 @@ def register() -> None:
     participants.register(COUNTED, listing.note)
     folding.register("artifacts", history.PART)
     watching.register()
-    control.register("artifacts.list_ended", list_ended, every_ms=15_000)
-    control.register("artifacts.retain", retain, every_ms=EVERY_MS)
-    control.register("artifacts.fold_history", fold_history, every_ms=EVERY_MS)
-    control.register("artifacts.sweep_orphans", sweep_orphans, every_ms=60_000)
+    control.register("artifacts.list_ended", list_ended, every_ms=60_000, busy_ms=BUSY_MS)
+    control.register("artifacts.retain", retain, rules.instance().interval_ms, busy_ms=BUSY_MS)
+    control.register("artifacts.fold_history", fold_history, every_ms=3_600_000, busy_ms=BUSY_MS)
+    control.register("artifacts.sweep_orphans", sweep_orphans, every_ms=6 * 3_600_000, busy_ms=60_000)
 
 
 register()

@@ -32,21 +32,25 @@ logger = logging.getLogger("qinglong.control")
 
 @dataclass(frozen=True)
 class Job:
-    """A registered job; `every_ms` is the pause from its end to its next start."""
+    """A registered job; `every_ms` is the pause from its end to its next start.
+
+    `busy_ms` is the pause where the cursor it returned says `busy`: it had to stop and there is more to do.
+    """
 
     name: str
     function: Function
     every_ms: int
+    busy_ms: int | None = None
 
 
 _jobs: dict[str, Job] = {}
 
 
-def register(name: str, function: Function, every_ms: int) -> None:
-    """Makes a job known to every process; called when an app is made ready. `every_ms` is at least 1000."""
-    if every_ms < 1000:
+def register(name: str, function: Function, every_ms: int, busy_ms: int | None = None) -> None:
+    """Makes a job known to every process; called when an app is made ready. Pauses are at least 1000."""
+    if min(every_ms, busy_ms or every_ms) < 1000:
         raise ValueError("a control job runs at most once a second")
-    _jobs[name] = Job(name, function, every_ms)
+    _jobs[name] = Job(name, function, every_ms, busy_ms)
 
 
 def jobs() -> list[Job]:
@@ -153,7 +157,8 @@ def _claim(name: str, owner: str) -> leases.Claim[ControlJob] | None:
 def _settle(job: Job, held: leases.Claim[ControlJob], cursor: Cursor | None, failed: bool) -> None:
     now = clock.now()
     failures = held.subject.failures + 1 if failed else 0
-    pause = timedelta(milliseconds=job.every_ms)
+    busy = job.busy_ms is not None and cursor is not None and cursor.get("busy")
+    pause = timedelta(milliseconds=job.busy_ms if busy and job.busy_ms else job.every_ms)
     if failed:
         pause = min(pause * 2 ** min(failures, 10), max(BACKOFF_MAX, pause))
     settled = {

@@ -302,18 +302,26 @@ def test_an_end_comes_to_the_list_with_the_totals() -> None:
     assert (row.pk, row.bytes, row.files, row.succeeded) == (of.pk, 3, 1, True)
 
 
-def test_the_job_keeps_its_interval_and_goes_on_while_there_is_more(time: Any, settings: Any) -> None:
+def test_the_job_goes_on_soon_while_there_is_more_and_rests_else(
+    time: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from apps.artifacts import jobs
+    from apps.core import control
+    from apps.core.models import ControlJob
 
-    made = kit.many(40, clock.now() - 8 * DAY)
-    cursor = jobs.retain({})
-    assert cursor is not None
-    while cursor["busy"]:
-        cursor = jobs.retain(cursor)
-    assert kit.on_disk(made) == []
-    assert jobs.retain(cursor) is None
-    time.advance(settings.RETENTION.interval_ms)
-    assert jobs.retain(cursor) is not None
+    monkeypatch.setattr(control, "_jobs", {"artifacts.retain": control._jobs["artifacts.retain"]})
+    # One step per call.
+    monkeypatch.setattr(jobs, "BUDGET_S", 0.0)
+    made = kit.many(20, clock.now() - 8 * DAY)
+    control.enrol(clock.now())
+    pauses = []
+    while kit.on_disk(made):
+        assert control.run_due(clock.now()) == 1
+        row = ControlJob.objects.get(name="artifacts.retain")
+        pauses.append((row.due_at - clock.now()).total_seconds())
+        time.advance(int(pauses[-1] * 1000))
+    assert len(pauses) == 2 and pauses == [5.0, settings.RETENTION.interval_ms / 1000]
+    assert row.cursor == {"busy": False, "failed": 0, "pressure": False}
 
 
 def test_the_sweep_asks_a_fixed_number_of_queries(django_assert_max_num_queries: Any) -> None:
