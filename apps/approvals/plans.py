@@ -20,6 +20,7 @@ from apps.core import canonical, ids
 from apps.runs.services.start import PRIORITY_BOUND
 from apps.tasks.revisions import Revision
 from apps.vault import envelopes, recipes, references, sealing
+from apps.vault.errors import PayloadExpired, PayloadUnreadable
 
 INPUT = sealing.register_purpose("approval.input")
 SCHEMA = "approval.v1"
@@ -171,13 +172,16 @@ def seal(project_id: str, request_id: str, payload_id: UUID, given: Given) -> No
 
 
 def given_of(row: ApprovedActionPlan) -> Given | None:
-    """What was sealed for a plan; None where it is no longer what `input_ref` binds.
+    """What was sealed for a plan; None where it is gone or no longer what `input_ref` binds.
 
-    Raises PayloadUnreadable and SecretUnavailable of the vault.
+    Raises SecretUnavailable where there are no keys to look with.
     """
-    value = sealing.unseal(
-        row.input_payload_id, INPUT, project_id=row.project_id, holder=(HOLDER, row.request_id)
-    )
+    try:
+        value = sealing.unseal(
+            row.input_payload_id, INPUT, project_id=row.project_id, holder=(HOLDER, row.request_id)
+        )
+    except (PayloadUnreadable, PayloadExpired):
+        return None
     found = Given(value["input"], tuple(value["args"]), value.get("salt", ""))
     bound = (row.input_ref or "").encode()
     return found if hmac.compare_digest(input_ref(row.input_payload_id, found).encode(), bound) else None

@@ -22,7 +22,6 @@ from apps.tasks import revisions
 from apps.tasks.errors import RevisionCorrupt
 from apps.tasks.models import Task
 from apps.tasks.revisions import Revision
-from apps.vault.errors import PayloadExpired, PayloadUnreadable
 
 EXPIRED = "expired"
 REASONS: dict[str, str | Promise] = {
@@ -100,7 +99,4 @@ def _snapshot(row: ApprovedActionPlan, revision: Revision) -> str | None:
 
 
 def _given(row: ApprovedActionPlan) -> str | None:
-    try:
-        return None if plans.given_of(row) is not None else "input_changed"
-    except (PayloadUnreadable, PayloadExpired):
-        return "input_changed"
+    return None if plans.given_of(row) is not None else "input_changed"

@@ -122,6 +122,8 @@ def test_before_the_decision(time: Time, name: str) -> None:
     code = happens(name, c, task)
     shown = queries.examine("r-1")
     assert (shown.status, shown.reason) == ("void", code)
+    page = people.api(c.admin)("GET", "approvals/r-1")
+    assert (page.status_code, page.json()["reason"]) == (200, code), "who may decide can read why"
     assert not ApprovalLapse.objects.exists(), "looking writes nothing"
     if name == "project archived":
         with pytest.raises(errors.ApprovalPolicyDenied):
