@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from django.db import DatabaseError
 from django.db.models import Q, QuerySet
 
@@ -162,6 +164,15 @@ def open_invitations(rows: QuerySet[Invitation] | None = None) -> QuerySet[Invit
     return (Invitation.objects.all() if rows is None else rows).filter(
         accepted_at=None, revoked_at=None, expires_at__gt=clock.now()
     )
+
+
+def invited_names(invitation_ids: Collection[str]) -> dict[str, str]:
+    """The names that links were made for (empty: any), by id as text; one query where there are any."""
+    found = [pk for pk in map(ids.parse_uuid, invitation_ids) if pk is not None]
+    if not found:
+        return {}
+    rows = Invitation.objects.filter(pk__in=found).values_list("pk", "username")
+    return {str(pk): username for pk, username in rows}
 
 
 def page_invitations(

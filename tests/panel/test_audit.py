@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 
 from apps.access.models import User
-from apps.access.services import change_person
+from apps.access.services import change_person, invite
 from apps.audit.models import AuditEntry
 from apps.core import clock
 from apps.projects.services import set_project_status
@@ -39,8 +39,11 @@ def numbers(answer: Any) -> list[int]:
 def test_the_log_of_the_instance_names_who_signed_in_and_was_shut_out(root: User, client: Client) -> None:
     bob = account("bob")
     change_person(bob.subject_id, 1, status="disabled", actor=subject(root), origin="panel")
+    invite(subject(root), username="nina", origin="panel")
     html = client.get("/panel/audit/").content.decode()
-    assert "signed in" in html and "disabled an identity" in html and "bob" in html
+    assert (
+        "link for nina" in html and "signed in" in html and "disabled an identity" in html and "bob" in html
+    )
     assert 'href="/panel/audit/"' in client.get("/panel/").content.decode()
     only = client.get("/panel/audit/?act=subject.disabled").content.decode()
     assert "bob" in only and "<code>session.started</code>" not in only

@@ -173,7 +173,7 @@ def _subject_id(name: str) -> str | None:
 
 
 def rows_of(project: Project | None, entries: list[AuditEntry]) -> list[Row]:
-    """Entries with the names of people and applications, and in a project of tasks and runs; four queries, or one."""
+    """Entries with the names of people and applications, and in a project of tasks and runs; five queries, or two."""
     subjects = [entry for entry in entries if entry.subject_type in SubjectType.values]
     people = queries.names([*(one.actor_id for one in entries), *(one.subject_id for one in subjects)])
     named = {} if project is None else _named(project, entries)
@@ -182,6 +182,9 @@ def rows_of(project: Project | None, entries: list[AuditEntry]) -> list[Row]:
         for one in subjects
         if one.subject_id in people
     }
+    links = [entry.subject_id for entry in entries if entry.subject_type == "invitation"]
+    for pk, name in access.invited_names(links).items():
+        named["invitation", pk] = (_("link for %(name)s") % {"name": name or _("any name")}, "")
     found = []
     for entry in entries:
         unknown = (f"{entry.subject_type} {entry.subject_id}", "")
