@@ -52,7 +52,8 @@ _HEADERS = [
         ("X-Log-Complete", str, "true: no more will come."),
         ("X-Log-Truncated", str, "true, false or unknown: cut by the quota."),
         (
-            "X-Log-Masked", str,
+            "X-Log-Masked",
+            str,
             "Where in the content a mark stands for a secret, the first 200: how far each begins behind the one "
             "before, with commas between. Not there without any.",
         ),

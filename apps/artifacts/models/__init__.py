@@ -18,6 +18,6 @@ from apps.artifacts.models.retention import (
 from apps.artifacts.models.tally import ArtifactTally
 
 __all__ = [
-    "SCOPE", "Artifact", "ArtifactMaintenanceCursor", "ArtifactRetention", "ArtifactTally", "Orphan", "Removal", "RetentionReceipt",
-    "RetentionRule", "StoredLog", "StoredTotal", "UnlistedRun",
+    "SCOPE", "Artifact", "ArtifactMaintenanceCursor", "ArtifactRetention", "ArtifactTally", "Orphan", "Removal",
+    "RetentionReceipt", "RetentionRule", "StoredLog", "StoredTotal", "UnlistedRun",
 ]  # fmt: skip
