@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -35,7 +35,7 @@ MAX_OPEN = 100
 
 @dataclass(frozen=True)
 class Wish:
-    """What an API caller sends; `task` is an id or short name."""
+    """What an API caller sends; `task` is an id or short name, without `risk` it is that of the action type."""
 
     id: str
     task: str
@@ -43,7 +43,7 @@ class Wish:
     input: Mapping[str, Any] | None = field(default=None, repr=False)
     args: Sequence[str] = field(default=(), repr=False)
     priority: int | None = None
-    risk: str = "medium"
+    risk: str = ""
     expires_in_ms: int = DEFAULT_LIFE_MS
 
     def asked(self) -> dict[str, Any]:
@@ -62,8 +62,9 @@ def file_request(
     """
     principal.require_active()
     values.identifier("id", wish.id, 64)
-    values.one_of("risk", wish.risk, values.RISKS)
     kind = registry.find(wish.action_type)
+    wish = replace(wish, risk=wish.risk or kind.risk)
+    values.one_of("risk", wish.risk, values.RISKS)
     if kind.name != RUN_CREATE:
         raise InvalidApprovalValue.field("action_type", "Not an action that can be asked for here.")
     values.whole("expires_in_ms", wish.expires_in_ms, 1, kind.longest_life_ms)
