@@ -36,6 +36,7 @@ PATH_PARAMETERS = {
     "revision": _("Revision id."),
     "name": _("Name."),
     "token": _("Token id."),
+    "artifact": _("Artifact id."),
 }
 IF_MATCH = OpenApiParameter(
     "If-Match",
