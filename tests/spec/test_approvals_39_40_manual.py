@@ -151,7 +151,8 @@ def test_approvals_40_closed_by_hand(time: Time, decision: str, status: str, con
         "human", decision, "user", c.admin.subject_id,
     )  # fmt: skip
     assert resolution.resolved_at == fact.authorized_at == row.completed_at == clock.now()
-    entry = AuditEntry.objects.get(action=f"approval.action_{status}")
+    entry = AuditEntry.objects.get(action="approval.closed_by_hand")
+    assert entry.metadata["status"] == status
     assert (entry.actor_type, entry.actor_id, entry.origin) == ("user", c.admin.subject_id, "tests")
     time.advance(kit.DAY_MS)
     assert action_kit.recover_all().scanned == action_kit.dispatch_all().scanned == 0
@@ -179,7 +180,7 @@ def test_approvals_40_all_or_nothing(seeded: None, time: Time) -> None:
             action_kit.close_by_hand(c.admin, dispatch)
         assert action_kit.fresh(dispatch).status == "executing" and resolutions() == 0
         assert action_kit.control(dispatch).status == "armed"
-        assert not AuditEntry.objects.filter(action="approval.action_failed").exists()
+        assert not AuditEntry.objects.filter(action="approval.closed_by_hand").exists()
     assert action_kit.close_by_hand(c.admin, dispatch).status == "resolved"
 
 

@@ -16,11 +16,12 @@ def tell(
     audit.record(
         dispatch.project_id,
         actor=actor,
-        action=f"approval.action_{row.status}",
+        action=f"approval.action_{row.status}" if actor == ACTOR else "approval.closed_by_hand",
         subject=("approval", dispatch.approval_request_id),
         metadata={
             "dispatch": dispatch.pk,
             "action_type": dispatch.action_type,
+            "status": row.status,
             "result_code": row.last_result_code,
             "attempt": row.attempt_count,
             "recovered": recovered,
