@@ -7,7 +7,7 @@ from collections import defaultdict
 from datetime import datetime
 from uuid import UUID
 
-from apps.core import clock, db, wakeups
+from apps.core import bulk, clock, db, wakeups
 from apps.core.db import write_transaction
 from apps.core.errors import DomainError
 from apps.core.streams import Actor
@@ -115,7 +115,15 @@ def end_unheld(limit: int = 64) -> int:
     What had not begun is cancelled; what had begun on a node that fell silent is lost and over (runs.md §10.2).
     """
     now = clock.now()
+    # Literals, so that the index over the few runs being stopped is used: without it this reads all attempts.
+    stopping = bulk.select_values_later(
+        "SELECT id FROM runs WHERE cancel_requested_at IS NOT NULL"
+        " AND NOT (status IN ('succeeded', 'failed', 'cancelled', 'timed_out')) LIMIT 10000"
+    )()
+    if not stopping:
+        return 0
     found = Run.objects.filter(
+        pk__in=stopping,
         status__in=["dispatching", "running"],
         cancel_requested_at__isnull=False,
         attempts__status__in=sorted(ACTIVE_ATTEMPT),
