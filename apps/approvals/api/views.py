@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.utils.translation import gettext_lazy as _
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -49,7 +50,7 @@ class Approvals(ProjectEndpoint):
         except ApprovalRequired:
             return
         if self.request.method == "POST":
-            raise ApprovalPolicyDenied("You may do this without asking.")
+            raise ApprovalPolicyDenied(_("You may do this without asking."))
 
     @describe(
         summary="List requests for approval",
