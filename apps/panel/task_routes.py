@@ -7,7 +7,17 @@ from typing import Any
 
 from django.urls import URLPattern, URLResolver, path
 
-from apps.panel.views import examples, retention, run_with, task, task_bulk, task_edit, task_triggers, tasks, why
+from apps.panel.views import (
+    examples,
+    retention,
+    run_with,
+    task,
+    task_bulk,
+    task_edit,
+    task_triggers,
+    tasks,
+    why,
+)
 
 
 def _list(route: str, view: Callable[..., Any], name: str) -> URLPattern:

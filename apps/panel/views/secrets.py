@@ -34,7 +34,10 @@ class SecretPage(Page):
     def store(self, name: str) -> Put | None:
         """Sets the value that was sent; None where it was refused, with `errors` by field."""
         sent = self.request.POST
-        same: dict[str, Any] = {"mutation_id": sent.get("mutation_id", ""), "expected_version": _version(self.request)}
+        same: dict[str, Any] = {
+            "mutation_id": sent.get("mutation_id", ""),
+            "expected_version": _version(self.request),
+        }
         try:
             if sent.get("provider"):
                 return services.put_external(self.grant, name, sent["provider"], sent.get("key", ""), **same)
