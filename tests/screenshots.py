@@ -215,7 +215,11 @@ def write_secrets() -> None:
     from apps.vault import services
 
     manage = Grant.system("default", "secret.manage", "tests")
-    for name, value in (("pg-password", "correct horse 7"), ("tls-key", "-----BEGIN KEY-----"), ("old-token", "x")):
+    for name, value in (
+        ("pg-password", "correct horse 7"),
+        ("tls-key", "-----BEGIN KEY-----"),
+        ("old-token", "x"),
+    ):
         services.put(manage, name, value, mutation_id="first", expected_version=0)
     services.put(manage, "pg-password", "battery staple 9", mutation_id="second", expected_version=1)
     services.disable(manage, "old-token", mutation_id="off")
@@ -342,11 +346,18 @@ def write_bills() -> None:
             project_id="default", day=(now - timedelta(days=number // 2)).date(), rule=rule, items=items, files=items * 2,
             bytes=size, oldest_at=then - timedelta(hours=20), newest_at=then,
         )  # fmt: skip
-    for number, task in enumerate(Task.objects.filter(slug__in=["backup-db", "build-site", "sync-feeds", "disk"])):
+    for number, task in enumerate(
+        Task.objects.filter(slug__in=["backup-db", "build-site", "sync-feeds", "disk"])
+    ):
         StoredTotal.objects.create(
-            task_id=task.pk, project_id="default", logs=900 - 210 * number, bytes=3_900_000_000 // (number * 5 + 1)
+            task_id=task.pk,
+            project_id="default",
+            logs=900 - 210 * number,
+            bytes=3_900_000_000 // (number * 5 + 1),
         )
-    run = Run.objects.filter(status="failed", finished_at__lt=now - timedelta(days=20)).order_by("created_at")[0]
+    run = Run.objects.filter(status="failed", finished_at__lt=now - timedelta(days=20)).order_by(
+        "created_at"
+    )[0]
     folding.fold([run.pk], now)
     print(run.pk)
 

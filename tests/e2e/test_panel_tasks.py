@@ -85,7 +85,9 @@ def test_writing_in_the_editor_and_leaving_it(settled: Up, chromium: Any) -> Non
         page.locator("[data-rows-of=env] [name=env_name]").first,
         '# two values\nexport A=one "two" $HOME `x`  \n\nB=first\nsecond = line\n',
     )
-    names = page.locator("[data-rows-of=env] [name=env_name]").evaluate_all("all => all.map(one => one.value)")
+    names = page.locator("[data-rows-of=env] [name=env_name]").evaluate_all(
+        "all => all.map(one => one.value)"
+    )
     assert names == ["A", "B"]
     assert page.locator("[data-unsaved]").is_visible()
     keys.press("Control+Enter")

@@ -210,7 +210,9 @@ def thawed(table: str) -> Iterator[None]:
             yield
             cursor.execute(f"SET CONSTRAINTS ALL IMMEDIATE; ALTER TABLE {table} ENABLE TRIGGER USER")
             return
-        cursor.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = %s", [table])
+        cursor.execute(
+            "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND tbl_name = %s", [table]
+        )
         found = cursor.fetchall()
         for name, _sql in found:
             cursor.execute(f"DROP TRIGGER {name}")
