@@ -13,6 +13,7 @@ from apps.dispatch.models import (
     RunCancellationDispatch,
     RunDispatchLease,
 )
+from apps.runs.models import RunAttempt
 from apps.runs.services import folding
 
 _UNDELIVERED = ("pending", "leased", "retry_wait")
@@ -27,11 +28,13 @@ def unsettled(attempt_ids: Sequence[UUID]) -> set[UUID]:
 def blocks(run_ids: Sequence[UUID]) -> set[UUID]:
     """Runs that somebody carries, whose stop is on its way, or of which processes are to be killed."""
     found: set[UUID] = set()
+    # By their attempts, which are the keys of these tables: none has an index over runs.
+    attempts = list(RunAttempt.objects.filter(run_id__in=run_ids).values_list("pk", flat=True))
     for rows in (
-        CompletionReceiptJournal.objects.filter(run_id__in=run_ids),
-        RunDispatchLease.objects.filter(run_id__in=run_ids, status=RunDispatchLease.Status.LEASED),
-        RunCancellationDispatch.objects.filter(run_id__in=run_ids, status__in=_UNDELIVERED),
-        EscapedProcesses.objects.filter(run_id__in=run_ids, done_at__isnull=True),
+        CompletionReceiptJournal.objects.filter(pk__in=attempts),
+        RunDispatchLease.objects.filter(pk__in=attempts, status=RunDispatchLease.Status.LEASED),
+        RunCancellationDispatch.objects.filter(pk__in=run_ids, status__in=_UNDELIVERED),
+        EscapedProcesses.objects.filter(pk__in=attempts, done_at__isnull=True),
     ):
         found |= set(rows.values_list("run_id", flat=True))
     return found
