@@ -21,7 +21,7 @@ _MEBIBYTE = 1_048_576
 def room() -> Sentence | None:
     """Whether a task with the usual limit of its log would be started."""
     short = store.minimum_free() + DEFAULT_LOG_QUOTA
-    if store.inspect(str(_existing())).available >= short:
+    if store.capacity().available >= short:
         return None
     return format_lazy(
         _(
@@ -60,16 +60,10 @@ def gauges() -> Iterator[Gauge]:
         "Reads of this day that found no file, and no rule that removed it.",
         found["missing_read"],
     )
-    available = store.inspect(str(_existing())).available
+    available = store.capacity().available
     yield Gauge.one(
         "log_room_bytes", "Free bytes beyond the reserve.", float(max(0, available - store.minimum_free()))
     )
-
-
-def _existing() -> Path:
-    """The folder of the logs, or what it will be made in."""
-    path = Path(store.root())
-    return next(place for place in (path, *path.parents) if place.exists())
 
 
 def register() -> None:

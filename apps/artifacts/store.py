@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from django.conf import settings
 
@@ -48,6 +49,12 @@ def inspect(path: str) -> Capacity:
     if capacity.total < 1 or not 0 <= capacity.available <= capacity.total:
         raise CapacityUnavailable
     return capacity
+
+
+def capacity() -> Capacity:
+    """Room for all logs, looked at where their folder lies or will be made; raises CapacityUnavailable."""
+    path = Path(root())
+    return inspect(str(next(place for place in (path, *path.parents) if place.exists())))
 
 
 def reserve(maximum_bytes: int) -> None:

@@ -26,6 +26,12 @@ def test_a_missing_folder_has_no_room(root: Path) -> None:
         store.inspect(str(root / "none"))
 
 
+def test_capacity_is_that_of_the_place_where_the_folder_will_be_made(root: Path, settings: Any) -> None:
+    settings.LOG_ROOT = root / "none" / "logs"
+    assert store.capacity().total == store.inspect(str(root)).total
+    assert not settings.LOG_ROOT.parent.exists()
+
+
 def test_prepare_gives_the_id_of_the_log(root: Path) -> None:
     run, attempt = ids.uuid7(), ids.uuid7()
     name = services.prepare(run, attempt, 65_536)

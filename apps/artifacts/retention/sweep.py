@@ -89,7 +89,7 @@ def sweep(after: Position | None = None, options: Options | None = None) -> Swep
     Raises CapacityUnavailable, and RetentionPageInvalid before anything is touched.
     """
     options = options or Options.of_instance()
-    now, capacity = clock.now(), store.inspect(store.root())
+    now, capacity = clock.now(), store.capacity()
     pressure = capacity.available < options.minimum_free
     found = rules.load(pressure=pressure)
     page = candidates.page(found, now, after, options.page)

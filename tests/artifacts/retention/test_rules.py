@@ -40,6 +40,21 @@ def _set(limits: Limits, task: Task | None = None) -> None:
     rules.change(GRANT, 0, limits, task.pk if task else None)
 
 
+def test_without_a_folder_of_logs_nothing_is_removed_and_nothing_put_on_record(root: Path) -> None:
+    """A home that nothing has run in yet, or a disk that is not there: the first is in order, the second waits."""
+    root.rmdir()
+    assert sweep.cycle(OPTIONS).swept.status == "complete" and not root.exists()
+    root.mkdir(0o700)
+    of = kit.ended(clock.now() - 8 * DAY, status="failed")
+    kit.listed(of)
+    root.rename(root.with_name("elsewhere"))
+    assert [entry.outcome for entry in sweep.cycle(OPTIONS).swept.entries] == ["file_failed"]
+    assert not ArtifactRetention.objects.exists()
+    root.with_name("elsewhere").rename(root)
+    _all()
+    assert ArtifactRetention.objects.filter(attempt=of).exists() and kit.on_disk([of]) == []
+
+
 def test_a_task_before_its_project_before_the_instance() -> None:
     plain, own = make(name="plain"), make(name="own")
     _set(Limits(keep_ms=3 * DAY_MS))
