@@ -46,7 +46,7 @@ def manage(home: Path, *arguments: str, **extra: str) -> str:
     """What a command prints; it must end well."""
     ended = subprocess.run(
         [sys.executable, "manage.py", *arguments],
-        cwd=ROOT, env=environment(home, **extra), capture_output=True, text=True, timeout=60, check=False,
+        cwd=ROOT, env=environment(home, **extra), capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
