@@ -7,7 +7,7 @@ Where what lives:
 - `gate`: the policy gate and the fence (§4.1, §4.2); `transactions`: tries (§4.3)
 - `plans`, `standing`: plan and preview of a request; whether what was asked for is still what would happen
 - `services/`: `filing`, `creating`, `deciding`, `consuming`, `lapsing`, `sweeping` (§4);
-  `execution` (§5), `run_creation` (§6.3), `recovery` (§7), `manual` (§7.5)
+  `fencing`: the conditional write; `execution` (§5), `run_creation` (§6.3), `recovery` (§7), `manual` (§7.5)
 - `contract`: what an action type brings; `action_records`, `snapshots`: rows of execution and recovery, checked
 - `due`, `dispatching` with `heartbeat`, `recovery`: dispatcher and reconciler (§5.1, §7.3); `cycle`: both in turn (§8)
 - `receipts`: the evidence of `run.create`

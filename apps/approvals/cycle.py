@@ -12,14 +12,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from apps.approvals import dispatching, recovery
-from apps.approvals.due import MAX_PAGE, Position
+from apps.approvals.due import MAX_PAGE, Position, Report
 
 MAX_PAGES = 64
 COMPLETE, PAGE_LIMIT, STALLED = "complete", "page_limit", "cursor_stalled"
 # A control job is short: what a phase does not get to in this time it leaves to the next cycle.
 PHASE_S = 10.0
 
-Report = dispatching.Report | recovery.Report
 Page = Callable[[str, int, Position | None], Report]
 
 

@@ -40,11 +40,9 @@ logger = logging.getLogger("qinglong.approvals")
 
 
 @dataclass
-class Report:
-    """What a page came to; counts only, nothing of any action."""
+class Report(due.Report):
+    """What a page of the dispatcher came to."""
 
-    scanned: int = 0
-    claimed: int = 0
     started: int = 0
     succeeded: int = 0
     failed: int = 0
@@ -53,9 +51,6 @@ class Report:
     deferred: int = 0
     recovery_required: int = 0
     already_terminal: int = 0
-    unavailable: int = 0
-    truncated: bool = False
-    next_cursor: Position | None = None
 
 
 def owner_name(part: str) -> str:
@@ -71,14 +66,8 @@ def dispatch_page(
     Raises InvalidApprovedActionExecution, and what the database raises where nothing can be listed.
     """
     found = due.executions(clock.now(), limit, after)
-    report = Report(truncated=found.truncated, next_cursor=found.next)
-    for dispatch_id in found.dispatch_ids:
-        report.scanned += 1
-        try:
-            _carry(dispatch_id, owner, lease_ms, report)
-        except DomainError as error:
-            report.unavailable += 1
-            logger.warning("an approved action could not be moved on: %s", error.code)
+    report = Report()
+    report.go_through(found, lambda dispatch_id: _carry(dispatch_id, owner, lease_ms, report))
     return report
 
 

@@ -5,6 +5,8 @@ A position is a time and a dispatch's id; pages go on strictly behind it. Listin
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,9 +17,12 @@ from apps.approvals import values
 from apps.approvals.errors import InvalidApprovedActionExecution, InvalidApprovedActionRecovery
 from apps.approvals.models import ApprovedActionExecution, ApprovedActionRecoveryControl
 from apps.core import pages
+from apps.core.errors import DomainError
 
 MAX_PAGE = 64
 Position = tuple[datetime, str]
+
+logger = logging.getLogger("qinglong.approvals")
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,28 @@ class Due:
     def truncated(self) -> bool:
         """Whether more is due than the page holds."""
         return self.next is not None
+
+
+@dataclass
+class Report:
+    """What a page came to; counts only, nothing of any action."""
+
+    scanned: int = 0
+    claimed: int = 0
+    unavailable: int = 0
+    truncated: bool = False
+    next_cursor: Position | None = None
+
+    def go_through(self, found: Due, move: Callable[[str], None]) -> None:
+        """Counts one page while `move` takes each in turn; one that fails does not stop the others."""
+        self.truncated, self.next_cursor = found.truncated, found.next
+        for dispatch_id in found.dispatch_ids:
+            self.scanned += 1
+            try:
+                move(dispatch_id)
+            except DomainError as error:
+                self.unavailable += 1
+                logger.warning("an approved action could not be moved on: %s", error.code)
 
 
 def executions(now: datetime, limit: int, after: Position | None = None) -> Due:

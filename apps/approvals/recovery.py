@@ -14,7 +14,6 @@ from apps.approvals.due import Position
 from apps.approvals.services import recovery
 from apps.approvals.services.recovery import Found, Resolution
 from apps.core import clock, ids
-from apps.core.errors import DomainError
 
 PAGE = 16
 RETRY_FIRST_MS = 5_000
@@ -27,20 +26,15 @@ logger = logging.getLogger("qinglong.approvals")
 
 
 @dataclass
-class Report:
-    """What a page came to; counts only."""
+class Report(due.Report):
+    """What a page of the reconciler came to."""
 
-    scanned: int = 0
-    claimed: int = 0
     verified_succeeded: int = 0
     verified_failed: int = 0
     deferred: int = 0
     manual_required: int = 0
     execution_active: int = 0
     already_resolved: int = 0
-    unavailable: int = 0
-    truncated: bool = False
-    next_cursor: Position | None = None
 
 
 def recover_page(
@@ -51,14 +45,8 @@ def recover_page(
     Raises InvalidApprovedActionRecovery, and what the database raises where nothing can be listed.
     """
     found = due.controls(clock.now(), limit, after)
-    report = Report(truncated=found.truncated, next_cursor=found.next)
-    for dispatch_id in found.dispatch_ids:
-        report.scanned += 1
-        try:
-            _look_after(dispatch_id, owner, lease_ms, report)
-        except DomainError as error:
-            report.unavailable += 1
-            logger.warning("an approved action could not be recovered: %s", error.code)
+    report = Report()
+    report.go_through(found, lambda dispatch_id: _look_after(dispatch_id, owner, lease_ms, report))
     return report
 
 

@@ -11,17 +11,18 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from apps.approvals import errors, snapshots, values
-from apps.approvals.action_records import check_control, check_execution
-from apps.approvals.contract import ENDED, SHAPE, Held, Snapshot
+from apps.approvals.action_records import check_control
+from apps.approvals.contract import ENDED, Held, Snapshot
 from apps.approvals.models import (
     ApprovedActionDispatch,
     ApprovedActionExecution,
     ApprovedActionRecoveryControl,
 )
-from apps.approvals.models.execution import LEASE, MAX_LEASE_MS
+from apps.approvals.models.execution import MAX_LEASE_MS
 from apps.approvals.services import ending
+from apps.approvals.services.fencing import NO_LEASE, check_claim, move_control, move_execution
 from apps.approvals.transactions import kept
-from apps.core import db, leases
+from apps.core import db
 from apps.core.fields import MAX_VERSION
 
 LEASE_MS = 30_000
@@ -29,7 +30,6 @@ EXHAUSTED = "attempt_budget_exhausted"
 OUTCOMES = {"succeeded": "succeeded", "failed": "failed", "indeterminate": "blocked"}
 
 _REFUSAL = errors.InvalidApprovedActionExecution
-_NO_LEASE: dict[str, None] = dict.fromkeys(LEASE)
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,7 @@ def claim(dispatch_id: str, owner: str, token: str, now: datetime, duration_ms: 
     `executing`, `recovery_required`, or that of an ended execution; one whose attempts are used up is blocked.
     Raises InvalidApprovedActionExecution, DispatchBindingConflict, DispatchFenceRejected, DispatchRepositoryError.
     """
-    values.identifier("dispatch_id", dispatch_id, 64, _REFUSAL)
-    values.identifier("lease_owner", owner, 128, _REFUSAL)
-    values.identifier("lease_token", token, 128, _REFUSAL)
-    values.moment("now", now, _REFUSAL)
-    values.whole("duration_ms", duration_ms, 1, MAX_LEASE_MS, _REFUSAL)
+    check_claim(dispatch_id, owner, token, now, duration_ms, _REFUSAL)
     return _claim(dispatch_id, owner, token, now, duration_ms)
 
 
@@ -69,7 +65,7 @@ def _claim(dispatch_id: str, owner: str, token: str, now: datetime, duration_ms:
     if row.eligible_at is None or row.eligible_at > now:
         return Claimed("leased" if row.status == "leased" else "not_due", found)
     if row.attempt_count >= row.max_attempts:
-        _write(found, now, **_end("blocked", f"exhausted:{row.version}", EXHAUSTED, now), **_NO_LEASE)
+        _write(found, now, **_end("blocked", f"exhausted:{row.version}", EXHAUSTED, now), **NO_LEASE)
         ending.tell(found)
         return Claimed("blocked", found)
     expires_at = now + timedelta(milliseconds=duration_ms)
@@ -154,7 +150,10 @@ def _renew(held: Held, now: datetime, duration_ms: int) -> Snapshot:
     if row.status == "executing":
         control = _control(found, before)
         # Whoever looks for evidence just now works with a version that is gone.
-        _write_control(control, now, row.version, status="armed", next_scan_at=expires_at, **_NO_LEASE)
+        move_control(
+            control, now, errors.DispatchFenceRejected, execution_version=row.version, status="armed",
+            next_scan_at=expires_at, **NO_LEASE,
+        )  # fmt: skip
     return found
 
 
@@ -197,10 +196,10 @@ def _release(
     if retry_at is not None and row.attempt_count < row.max_attempts:
         _write(
             found, at, held, status="retry_wait", eligible_at=retry_at, next_attempt_at=retry_at,
-            result_mutation_id=result_mutation_id, last_result_code=result_code, **_NO_LEASE,
+            result_mutation_id=result_mutation_id, last_result_code=result_code, **NO_LEASE,
         )  # fmt: skip
         return found
-    _write(found, at, held, **_end("blocked", result_mutation_id, result_code, at), **_NO_LEASE)
+    _write(found, at, held, **_end("blocked", result_mutation_id, result_code, at), **NO_LEASE)
     ending.tell(found)
     return found
 
@@ -238,11 +237,11 @@ def _complete(
     before = row.version
     _write(
         found, completed_at, held,
-        **_end(OUTCOMES[outcome], result_mutation_id, result_code, completed_at), **_NO_LEASE,
+        **_end(OUTCOMES[outcome], result_mutation_id, result_code, completed_at), **NO_LEASE,
     )  # fmt: skip
-    _write_control(
-        _control(found, before), completed_at, row.version, status="resolved", next_scan_at=None,
-        resolution_mutation_id=result_mutation_id, **_NO_LEASE,
+    move_control(
+        _control(found, before), completed_at, errors.DispatchFenceRejected, execution_version=row.version,
+        status="resolved", next_scan_at=None, resolution_mutation_id=result_mutation_id, **NO_LEASE,
     )  # fmt: skip
     ending.tell(found)
     return found
@@ -292,17 +291,7 @@ def _end(status: str, mutation_id: str, code: str, at: datetime) -> dict[str, An
 
 
 def _write(found: Snapshot, at: datetime, held: Held | None = None, **changed: Any) -> None:
-    """Moves the row on, if it still is what was read and, where somebody holds it, the holder's."""
-    row = found.execution
-    rows = ApprovedActionExecution.objects.filter(pk=row.pk, version=row.version, status=row.status)
-    if held is not None:
-        rows = leases.unreplaced(rows, held, shape=SHAPE)
-    written = {**changed, "version": row.version + 1, "updated_at": at}
-    for name, value in written.items():
-        setattr(row, name, value)
-    check_execution(row)
-    if rows.update(**written) != 1:
-        raise errors.DispatchFenceRejected
+    move_execution(found.execution, at, errors.DispatchFenceRejected, held, **changed)
 
 
 def _control(found: Snapshot, version: int) -> ApprovedActionRecoveryControl:
@@ -313,17 +302,3 @@ def _control(found: Snapshot, version: int) -> ApprovedActionRecoveryControl:
     if control.status == "resolved" or control.execution_version != version:
         raise errors.DispatchFenceRejected
     return control
-
-
-def _write_control(
-    row: ApprovedActionRecoveryControl, at: datetime, execution_version: int, **changed: Any
-) -> None:
-    rows = ApprovedActionRecoveryControl.objects.filter(pk=row.pk, version=row.version)
-    written = {
-        **changed, "version": row.version + 1, "execution_version": execution_version, "updated_at": at,
-    }  # fmt: skip
-    for name, value in written.items():
-        setattr(row, name, value)
-    check_control(row)
-    if rows.update(**written) != 1:
-        raise errors.DispatchFenceRejected

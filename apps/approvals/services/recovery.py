@@ -18,21 +18,19 @@ from apps.approvals.action_records import (
     FOR_PEOPLE,
     VERIFIED,
     check_authorization,
-    check_control,
-    check_execution,
     check_resolution,
 )
-from apps.approvals.contract import ENDED, SHAPE, HeldControl, RecoverySnapshot
+from apps.approvals.contract import ENDED, HeldControl, RecoverySnapshot
 from apps.approvals.models import (
     ApprovedActionExecution,
     ApprovedActionRecoveryAuthorization,
     ApprovedActionRecoveryControl,
     ApprovedActionRecoveryResolution,
 )
-from apps.approvals.models.execution import LEASE, MAX_LEASE_MS
 from apps.approvals.services import ending
+from apps.approvals.services.fencing import NO_LEASE, check_claim, move_control, move_execution
 from apps.approvals.transactions import kept
-from apps.core import db, leases
+from apps.core import db
 from apps.core.fields import MAX_VERSION
 from apps.projects.policy import Grant
 
@@ -40,7 +38,6 @@ LEASE_MS = 30_000
 AUTOMATIC, HUMAN = "automatic_evidence", "human"
 
 _REFUSAL = errors.InvalidApprovedActionRecovery
-_NO_LEASE: dict[str, None] = dict.fromkeys(LEASE)
 
 
 @dataclass(frozen=True)
@@ -136,11 +133,7 @@ def claim(dispatch_id: str, owner: str, token: str, now: datetime, duration_ms: 
     `manual_required`, `execution_active` (its holder may still end it), `leased` or `not_due`. Raises
     InvalidApprovedActionRecovery, RecoveryFenceRejected, RecoveryBindingConflict, RecoveryRepositoryError.
     """
-    values.identifier("dispatch_id", dispatch_id, 64, _REFUSAL)
-    values.identifier("lease_owner", owner, 128, _REFUSAL)
-    values.identifier("lease_token", token, 128, _REFUSAL)
-    values.moment("now", now, _REFUSAL)
-    values.whole("duration_ms", duration_ms, 1, MAX_LEASE_MS, _REFUSAL)
+    check_claim(dispatch_id, owner, token, now, duration_ms, _REFUSAL)
     return _claim(dispatch_id, owner, token, now, duration_ms)
 
 
@@ -160,9 +153,9 @@ def _claim(dispatch_id: str, owner: str, token: str, now: datetime, duration_ms:
     if control.next_scan_at is None or control.next_scan_at > now:
         return Claimed("not_due", found)
     expires_at = now + timedelta(milliseconds=duration_ms)
-    _write(
-        control, now, status="leased", next_scan_at=expires_at, lease_owner=owner, lease_token=token,
-        lease_expires_at=expires_at,
+    move_control(
+        control, now, errors.RecoveryFenceRejected, status="leased", next_scan_at=expires_at, lease_owner=owner,
+        lease_token=token, lease_expires_at=expires_at,
     )  # fmt: skip
     return Claimed("claimed", found)
 
@@ -193,14 +186,15 @@ def _record(held: HeldControl, execution_version: int, found: Found) -> Recovery
         return snapshot
     if control.status != "leased" or control.execution_version != execution_version:
         raise errors.RecoveryFenceRejected
-    _write(
+    move_control(
         control,
         found.observed_at,
+        errors.RecoveryFenceRejected,
         held,
         status="manual_required" if found.retry_at is None else "armed",
         next_scan_at=found.retry_at,
         **_finding(control, found.mutation_id, found.finding, found.result_code, found.evidence_digest),
-        **_NO_LEASE,
+        **NO_LEASE,
     )
     return snapshot
 
@@ -267,23 +261,17 @@ def _check_fact(found: RecoverySnapshot, wish: Resolution) -> None:
 
 def _close(found: RecoverySnapshot, wish: Resolution) -> RecoverySnapshot:
     row, control, at = found.execution, found.control, wish.resolved_at
-    rows = ApprovedActionExecution.objects.filter(pk=row.pk, version=row.version, status="executing")
-    ended = {
-        "status": ENDS[wish.decision], "version": row.version + 1, "result_mutation_id": wish.mutation_id,
-        "last_result_code": wish.reason_code, "completed_at": at, "updated_at": at, **_NO_LEASE,
-    }  # fmt: skip
-    for name, value in ended.items():
-        setattr(row, name, value)
-    check_execution(row)
-    if rows.update(**ended) != 1:
-        raise errors.RecoveryFenceRejected
+    move_execution(
+        row, at, errors.RecoveryFenceRejected, status=ENDS[wish.decision], result_mutation_id=wish.mutation_id,
+        last_result_code=wish.reason_code, completed_at=at, **NO_LEASE,
+    )  # fmt: skip
     seen: dict[str, Any] = {}
     if wish.held is not None:
         [finding] = [name for name, decision in VERIFIED.items() if decision == wish.decision]
         seen = _finding(control, wish.mutation_id, finding, wish.reason_code, wish.evidence_digest)
-    _write(
-        control, at, wish.held, status="resolved", next_scan_at=None, execution_version=row.version,
-        resolution_mutation_id=wish.mutation_id, **seen, **_NO_LEASE,
+    move_control(
+        control, at, errors.RecoveryFenceRejected, wish.held, status="resolved", next_scan_at=None,
+        execution_version=row.version, resolution_mutation_id=wish.mutation_id, **seen, **NO_LEASE,
     )  # fmt: skip
     resolution = ApprovedActionRecoveryResolution(
         dispatch=control,
@@ -351,17 +339,3 @@ def _finding(
         "last_result_code": code,
         "last_evidence_digest": digest,
     }
-
-
-def _write(
-    row: ApprovedActionRecoveryControl, at: datetime, held: HeldControl | None = None, **changed: Any
-) -> None:
-    rows = ApprovedActionRecoveryControl.objects.filter(pk=row.pk, version=row.version)
-    if held is not None:
-        rows = leases.unreplaced(rows, held, shape=SHAPE)
-    written = {**changed, "version": row.version + 1, "updated_at": at}
-    for name, value in written.items():
-        setattr(row, name, value)
-    check_control(row)
-    if rows.update(**written) != 1:
-        raise errors.RecoveryFenceRejected
