@@ -16,11 +16,21 @@ from django.db.models import QuerySet
 from apps.approvals import values
 from apps.approvals.errors import InvalidApprovedActionExecution, InvalidApprovedActionRecovery
 from apps.approvals.models import ApprovedActionExecution, ApprovedActionRecoveryControl
-from apps.core import pages
+from apps.core import bulk, db, pages
 from apps.core.errors import DomainError
 
 MAX_PAGE = 64
 Position = tuple[datetime, str]
+
+_EXECUTIONS = ApprovedActionExecution._meta.db_table
+_CONTROLS = ApprovedActionRecoveryControl._meta.db_table
+_ANYTHING = (
+    f'SELECT EXISTS (SELECT 1 FROM "{_EXECUTIONS}" WHERE eligible_at <= %s'
+    " AND status IN ('pending', 'leased', 'retry_wait'))"
+    f' OR EXISTS (SELECT 1 FROM "{_CONTROLS}" c JOIN "{_EXECUTIONS}" e ON e.dispatch_id = c.dispatch_id'
+    " WHERE c.status IN ('armed', 'leased') AND c.next_scan_at <= %s"
+    " AND e.status = 'executing' AND e.lease_expires_at <= %s)"
+)
 
 logger = logging.getLogger("qinglong.approvals")
 
@@ -82,8 +92,10 @@ def controls(now: datetime, limit: int, after: Position | None = None) -> Due:
 
 
 def anything(now: datetime) -> bool:
-    """Whether there is work for a cycle: two probes of an index where there is none."""
-    return executions(now, 1).dispatch_ids != [] or controls(now, 1).dispatch_ids != []
+    """Whether there is work for a cycle: one statement, two probes of an index where there is none."""
+    at = db.moment(now)
+    (row,) = bulk.select_later(_ANYTHING, [at, at, at])()
+    return bool(row[0])
 
 
 def _page(rows: QuerySet[Any], key: str, limit: int, after: Position | None) -> Due:

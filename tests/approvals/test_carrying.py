@@ -8,8 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
-from apps.approvals import dispatching, errors, heartbeat, snapshots
+from apps.approvals import dispatching, due, errors, heartbeat, snapshots
 from apps.approvals.contract import holding, holding_control
 from apps.approvals.cycle import Bounds, Cycle, Phase, Profile
 from apps.approvals.models import (
@@ -268,3 +270,41 @@ def test_what_a_claim_may_be(time: Time, wrong: dict[str, Any]) -> None:
     for call in (execution.claim, store.claim):
         with pytest.raises(errors.InvalidInput):
             call(*args)
+
+
+@pytest.mark.django_db
+def test_whether_anything_is_due_is_one_question(time: Time) -> None:
+    c = kit.cast()
+
+    def due_now() -> bool:
+        with CaptureQueriesContext(connection) as asked:
+            found = due.anything(clock.now())
+        assert len(asked) == 1
+        now = clock.now()
+        assert found == bool(due.executions(now, 1).dispatch_ids or due.controls(now, 1).dispatch_ids)
+        return found
+
+    assert not due_now()
+    with action_type(Effect(), Witness(NOTHING)):
+        dispatch = action_kit.handed_over_elsewhere(c, action_type=OTHER)
+        assert due_now()
+        held = action_kit.claimed(dispatch)
+        assert not due_now()
+        execution.release_before_start(held, "x-1", "not_now", clock.now(), action_kit.later(5))
+        assert not due_now()
+        time.advance(5)
+        assert due_now()
+        snapshot = action_kit.started(dispatch)
+        assert not due_now()
+        time.advance(action_kit.LEASE_MS)
+        assert due_now()
+        action_kit.recover_all()
+        assert not due_now()
+        time.advance(5_000)
+        assert due_now()
+        renewed = execution.renew(action_kit.held(snapshot), clock.now())
+        assert not due_now()
+        time.advance(action_kit.LEASE_MS)
+        assert due_now()
+        execution.complete(action_kit.held(renewed), "e-1", "succeeded", "done", clock.now())
+        assert not due_now()
