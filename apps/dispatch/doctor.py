@@ -22,7 +22,6 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from apps.artifacts import room
-from apps.artifacts import room
 from apps.core import health, watchdogs
 from apps.core.errors import DomainError
 from apps.dispatch import interpreters, recovery, run_as
@@ -118,13 +117,6 @@ def _disk() -> Iterator[Finding]:
         yield Finding(Level.WARNING, "disk_low", _("Only %(free)s are free for logs.") % shown)
     else:
         yield Finding(Level.GOOD, "disk", _("%(free)s are free for logs.") % shown)
-    for code, check in (("log_room", room.room), ("log_folder", room.folder)):
-        try:
-            wrong = check()
-        except DomainError as error:
-            wrong = error.detail
-        if wrong is not None:
-            yield Finding(Level.FAILURE, code, wrong)
     for code, check in (("log_room", room.room), ("log_folder", room.folder)):
         try:
             wrong = check()
