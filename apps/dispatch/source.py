@@ -20,6 +20,7 @@ from apps.dispatch.cleanup import Cleaner
 from apps.dispatch.fence import LeaseFence
 from apps.dispatch.launcher import client
 from apps.dispatch.launcher.client import Launcher, LauncherUnavailable
+from apps.dispatch.launcher.files import HELD
 from apps.dispatch.launcher.spec import SpecError
 from apps.dispatch.launcher.tree import boot_id
 from apps.dispatch.launching import LaunchRefused
@@ -274,7 +275,8 @@ class RunSource:
                 if item.phase in ("launching", "ready") and item.shim is not None:
                     item.shim.stop()  # so that it leaves nothing
                 self._let_go(item)
-                if item.unstarted:
+                # Whoever else holds the lease now needs the folder, as a proof.
+                if attempt_id in stored.never_ran:
                     carrying.remove_folder(item.folder)
         for claimed in stored.claimed:
             if claimed.attempt.pk in stored.go:
@@ -349,6 +351,10 @@ class RunSource:
         for message in shim.receive():
             if message.state == "ready" and item.phase == "launching":
                 item.handle, item.phase = message.handle, "ready"
+            elif message.state == "failed" and message.code == HELD:
+                # One that a dead session asked for will see that it is alone: it gets the time, and the run another try.
+                self._paused_until = time.monotonic() + LAUNCHER_PAUSE_S
+                self._not_prepared(item)
             elif message.state == "failed":
                 item.failure = message.code or "start_failed"
             elif message.state == "started":
@@ -358,6 +364,8 @@ class RunSource:
                 item.phase, item.warm = "ended", message.warm
         if shim.closed:
             self._unwatch(item)
+            if item.returned:
+                return
             if item.phase == "launching" and item.failure is None and shim.used:
                 self._start(item)  # it died while it was kept; nothing was started
             elif item.phase in ("launching", "ready") and item.failure is None and not item.unstarted:

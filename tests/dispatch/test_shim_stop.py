@@ -286,6 +286,20 @@ def test_attempt_of_a_shim_killed_before_go_can_start(kit: Kit) -> None:
     assert first.log == b"fine\n"
 
 
+def test_a_shim_that_comes_when_all_is_over_leaves_nothing(kit: Kit) -> None:
+    """Another one may have run the attempt meanwhile, and its folder is gone: nobody would look for a new one."""
+    kit.run("true")
+    launcher = kit.launcher_pid()
+    os.kill(launcher, signal.SIGSTOP)
+    late = kit.launch("touch ran")
+    late.shim.close()
+    os.kill(launcher, signal.SIGCONT)
+    kit.run("true")  # asked for later, so that the launcher has forked the first
+    kit.launcher.close()
+    until(lambda: kit.processes() == [launcher], "the end of the shims")
+    assert late.traces() == [] and not Path(late.spec.cwd, "ran").exists()
+
+
 def test_unsafe_places_are_refused(kit: Kit) -> None:
     live = kit.launch("true")
     live.wait("ready")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import signal
@@ -11,11 +12,13 @@ from unittest.mock import patch
 
 import pytest
 
-from apps.dispatch import journal
+from apps.core import node
+from apps.dispatch import carried, journal
 from apps.dispatch.carried import never_started
 from apps.dispatch.launcher import files
 from apps.dispatch.launching import Planner, attempt_folder, receipts_root
 from apps.dispatch.receipts import ReceiptStore
+from apps.dispatch.services import adoption, passes
 from apps.dispatch.source import RunSource
 from apps.runs import retries, services
 from apps.runs.models import Run, RunAttempt
@@ -249,6 +252,55 @@ def test_killed_between_the_record_and_the_go(home: Home, at: str, cancelled: bo
     others = [row for row in (warm, run) if row.pk != caught.run_id]
     assert {runs.fresh(row).status for row in others} == {"succeeded"}
     runs.check_history(caught.run)
+
+
+def test_the_proof_stays_for_whoever_holds_the_lease_now(home: Home) -> None:
+    """A session that was held up knows that nothing ran, and may not say so any more; the next one must see it too."""
+    run = runs.run_of(runs.task(shell="echo ran $QINGLONG_ATTEMPT"))
+    crash(home, "_go")
+    folder = attempt_folder(runs.attempt_of(run))
+    wait(lambda: never_started(folder), "the folder that says so")
+    store, thief = passes.store, runs.worker(slot=7, node=node.node_id())
+    stolen = []
+
+    def late(fence: Any, news: Any, ttl_ms: int) -> Any:
+        if news.unstarted and not stolen:
+            stolen.extend(adoption.adopt(thief, [fence.worker_id], ttl_ms, 8, lambda _attempt: False)[0])
+        return store(fence, news, ttl_ms)
+
+    with patch.object(passes, "store", late):
+        home.session(slots=1)
+    assert len(stolen) == 1 and runs.fresh(run).status == "dispatching" and never_started(folder)
+    home.session(slots=1)
+    assert (runs.fresh(run).status, home.log_of(run)) == ("succeeded", b"ran 2\n")
+    assert not folder.exists()
+
+
+def test_the_folder_of_what_never_started_goes_with_the_next_look(home: Home) -> None:
+    run = runs.run_of(runs.task(shell="exit 0"))
+    crash(home, "_go")
+    folder = attempt_folder(runs.attempt_of(run))
+    wait(lambda: never_started(folder), "the folder that says so")
+    with patch.object(carried, "remove_folder"):  # as if it were killed right before
+        home.session(slots=1)
+    assert runs.fresh(run).status == "succeeded" and folder.exists()
+    home.session(slots=1)
+    assert not folder.exists()
+
+
+def test_an_attempt_that_a_dead_session_s_shim_still_holds_is_claimed_anew(home: Home) -> None:
+    run = runs.run_of(runs.task(shell="exit 0"))
+    folder = attempt_folder(runs.attempt_of(run))
+    files.make_attempt_folder(str(folder))
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    home.session(slots=1)
+    assert runs.attempt_of(run).status == "claimed"
+    assert runs.events(run).count("run.dispatch_released") == 1
+    os.close(held)
+    home.session(slots=1)
+    assert runs.fresh(run).status == "succeeded" and RunAttempt.objects.filter(run=run).count() == 1
+    runs.check_history(run)
 
 
 def test_what_never_starts_is_lost_in_the_end(home: Home) -> None:

@@ -47,11 +47,16 @@ class Channel:
         self.descriptor = descriptor
         self.open = True
 
-    def send(self, *words: object) -> None:
-        """Best effort: a session that does not read or does not live loses the message, no more."""
+    def send(self, *words: object) -> bool:
+        """Best effort: a session that does not read or does not live loses the message, no more.
+
+        False where nobody can have got it.
+        """
         if self.open:
             with suppress(OSError):  # SIGPIPE is ignored, as always under Python
                 os.write(self.descriptor, " ".join(map(str, words)).encode())
+                return True
+        return False
 
     def take_spec(self) -> bytes:
         """The first datagram, sent before the shim was asked for. OSError when there is none."""

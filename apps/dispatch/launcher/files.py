@@ -36,6 +36,9 @@ PREPARED = 0o1700
 # One argument ends at 128 KiB on Linux; longer shell text is read from a file instead.
 ARGUMENT_BYTES_MAX = 120_000
 
+# Another shim is about to start the attempt, or has.
+HELD = "attempt_active"
+
 
 class PrepareError(Exception):
     """The start cannot be prepared. `code` and the text are fixed, short and free of values."""
@@ -138,27 +141,28 @@ class AttemptFolder:
         }
         self._given.extend(self.secrets.values())
         self._descriptor = -1
+        self.found = False
 
     def prepare(self, spec: LaunchSpec) -> None:
         """Create and fill the folder. PrepareError when the attempt was started before or is being started.
 
-        A folder left by a shim that died before `go` is taken over: nothing of it has run.
+        A folder that is there (`found`), made by the session or left by a shim that died before `go`, is taken over:
+        nothing of it has run.
         """
-        taken_over = False
         try:
             make_attempt_folder(self.path, passable=self._owner is not None)
         except FileExistsError:
-            taken_over = True
+            self.found = True
         self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._release()
-            raise PrepareError("attempt_active", "another shim holds this attempt") from None
+            raise PrepareError(HELD, "another shim holds this attempt") from None
         if stat.S_IMODE(os.fstat(self._descriptor).st_mode) != PREPARED:
             self._release()
             raise PrepareError("attempt_started", "this attempt was started before")
-        if taken_over:
+        if self.found:
             self._clear()
         if self._input is not None:
             create_file(f"{self.path}/{INPUT}", to_bytes(self._input))

@@ -87,6 +87,7 @@ def _prepare(
     """Everything up to `go`; None where that did not come, and nothing is left then."""
     undo: list[Callable[[], None]] = []
     failure: tuple[str, str] | None = None
+    told = False
     try:
         data = take()
         if data is None:
@@ -97,8 +98,16 @@ def _prepare(
                 "run_as_not_permitted", "the launcher may not switch to the user of QINGLONG_RUN_AS"
             )
         folder = AttemptFolder(spec)
-        # Unless somebody said that it shall not start, whoever finds the folder has to know that it did not.
-        undo.append(lambda: folder.remove() if channel.open or loop.stop_cause else folder.leave())
+
+        def take_back() -> None:
+            # Where its start may be on record and nobody took that back, whoever finds the folder has to know that it
+            # did not start. A shim that was late may have made the folder of an attempt that is long over.
+            if (folder.found or told) and not (channel.open or loop.stop_cause):
+                folder.leave()
+            else:
+                folder.remove()
+
+        undo.append(take_back)
         folder.prepare(spec)
         sink = LogSink(spec)
         undo.append(sink.discard)
@@ -112,7 +121,7 @@ def _prepare(
         if (
             not loop.go
         ):  # a session that has seen this shim before may send both at once, and waits for no answer
-            channel.send("ready", pid, note.start_ticks, boot)
+            told = channel.send("ready", pid, note.start_ticks, boot)
         while channel.open and not loop.go and loop.stop_cause is None:
             loop.turn()
         if channel.open and not loop.go:

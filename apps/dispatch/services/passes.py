@@ -138,14 +138,15 @@ class Claimed:
 class Stored:
     """What the pass came to, by attempt id: everything in `over` is no longer the session's.
 
-    `left`: the tasks whose runs gave up places. `again`: runs to be tried again at once. `more`: there may be
-    something to take at once.
+    `never_ran` are those of them that are on record as never let go. `left`: the tasks whose runs gave up places.
+    `again`: runs to be tried again at once. `more`: there may be something to take at once.
     """
 
     go: set[UUID] = field(default_factory=set)
     running: set[UUID] = field(default_factory=set)
     stopped: set[UUID] = field(default_factory=set)
     over: set[UUID] = field(default_factory=set)
+    never_ran: set[UUID] = field(default_factory=set)
     settled: set[UUID] = field(default_factory=set)
     refused: dict[UUID, DomainError] = field(default_factory=dict)
     claimed: list[Claimed] = field(default_factory=list)
@@ -289,6 +290,7 @@ class _Work:
             self.followers.append(completion.requeue(change, at, actor))
             self.done.more = True
         self._finish(lease, change)
+        self.done.never_ran.add(attempt.pk)
 
     def _never_started(self, attempt: RunAttempt) -> int:
         """How many attempts of the run were never let go, this one included."""

@@ -20,6 +20,7 @@ from apps.dispatch.launching import attempt_folder
 from apps.dispatch.models import CompletionReceiptJournal
 from apps.dispatch.receipts import QUARANTINE, ReceiptInvalid, ReceiptStore, quarantine_reference
 from apps.runs.machine import ATTEMPT_ENDED
+from apps.runs.retries import NEVER_STARTED
 
 PAGE = 32
 MAX_PAGE = 128
@@ -101,8 +102,9 @@ def _put_away(row: CompletionReceiptJournal, store: ReceiptStore, now: datetime)
         # A word that came too late is kept as evidence.
         quarantine(attempt.pk, store)
         return False
-    if attempt.status != "lost":
-        # It holds what the run was given, in the clear. Of a lost one something may still run in it (orphans.py).
+    if attempt.status != "lost" or attempt.error_code == NEVER_STARTED:
+        # It holds what the run was given, in the clear. Of a lost one something may still run in it (orphans.py),
+        # but for those of which it is proven that they were never let go.
         remove_folder(attempt_folder(attempt))
     removed = store.remove(str(attempt.pk))
     return removed or (attempt.finished_at or attempt.created_at) <= now - TERMINAL_MISSING
