@@ -352,7 +352,7 @@ class RunSource:
             if message.state == "ready" and item.phase == "launching":
                 item.handle, item.phase = message.handle, "ready"
             elif message.state == "failed" and message.code == HELD:
-                # One that a dead session asked for will see that it is alone: it gets the time, and the run another try.
+                # One that a dead session asked for will see that it is alone. It gets the time, the run another try.
                 self._paused_until = time.monotonic() + LAUNCHER_PAUSE_S
                 self._not_prepared(item)
             elif message.state == "failed":
