@@ -13,9 +13,9 @@ from apps.artifacts import facts
 from apps.artifacts.errors import RetentionPageInvalid
 from apps.artifacts.models import ArtifactRetention, StoredLog
 from apps.artifacts.retention.rules import Rules, cutoff
-from apps.core import pages
-from apps.runs.models import ENDED, RunAttempt
-from apps.runs.services import holds
+from apps.core import db, pages
+from apps.runs.models import ENDED, Run, RunAttempt
+from apps.runs.services import holds, places
 from apps.tasks.models import Task
 
 MAX_PAGE = 64
@@ -144,6 +144,17 @@ def protected(rows: Sequence[StoredLog], rules: Rules) -> set[UUID]:
         ):
             kept.add(row.pk)
     return kept
+
+
+def hold(chosen: Sequence[Candidate], rules: Rules) -> set[UUID]:
+    """Attempts among the chosen that may go still, their tasks and runs held still until the transaction ends.
+
+    Locks in the order of the house: tasks, then runs, as whoever pins one of them takes it.
+    """
+    rows = list(StoredLog.objects.filter(pk__in=[one.attempt_id for one in chosen]))
+    places.lock_tasks({row.task_id for row in rows})
+    list(db.lock(Run.objects.filter(pk__in={row.run_id for row in rows}).order_by("pk")).values_list("pk"))
+    return {row.pk for row in rows} - protected(rows, rules)
 
 
 def _of_tasks(

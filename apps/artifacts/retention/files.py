@@ -97,7 +97,6 @@ def _beside(paths: facts.LogPaths) -> Iterator[tuple[str, int | None]]:
     yield paths.places, places.BYTES_MAX
     yield paths.fact, facts.FACT_BYTES_MAX
     yield paths.fact_temporary, facts.FACT_BYTES_MAX
-    yield paths.places, places.BYTES_MAX
 
 
 def _is_ours(path: str, most: int | None) -> bool:

@@ -50,17 +50,20 @@ def surplus(
 
     What is kept for another reason is passed over, within SCAN rows, so the limits may go on being broken.
     """
-    over = excess(limits, listing.usage(project_id, task_id))
-    logs, size, given = over.logs, over.bytes, 0
+    given = taken = 0
     rows = candidates.in_scope(project_id, task_id)
     for chunk, _at_end in candidates.chunks(rows, None, candidates.SCAN):
+        # Asked behind the rows: what another sweeper took of them is in neither, so nobody takes its share again.
+        over = excess(limits, listing.usage(project_id, task_id))
+        logs, size = over.logs - given, over.bytes - taken
         if (logs <= 0 and size <= 0) or given == most:
             return
         for one in candidates.judge(chunk, found, lambda _row: now):
             if (logs <= 0 and size <= 0) or given == most:
                 return
             yield one
-            logs, size, given = logs - 1, size - one.bytes, given + 1
+            logs, size = logs - 1, size - one.bytes
+            given, taken = given + 1, taken + one.bytes
 
 
 def enforce(most: int) -> list[sweep.Entry]:
@@ -78,5 +81,5 @@ def enforce(most: int) -> list[sweep.Entry]:
         if over.logs <= 0 and over.bytes <= 0:
             continue
         chosen = list(surplus(project_id, task_id, limits, found, now, left))
-        entries += sweep.remove(chosen, over.rule, now)
+        entries += sweep.remove(chosen, found, over.rule, now)
     return entries

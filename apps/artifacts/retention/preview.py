@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 
+from apps.artifacts import store
+from apps.artifacts.errors import CapacityUnavailable
 from apps.artifacts.models import Removal, StoredLog
 from apps.artifacts.retention import candidates, limits, listing, rules
 from apps.artifacts.retention.rules import Limits
@@ -45,7 +47,7 @@ def preview(grant: Grant, wanted: Limits | None = None, task_id: UUID | None = N
         raise Forbidden
     if task_id is not None and not Task.objects.filter(pk=task_id, project_id=grant.project_id).exists():
         raise NotFound
-    found = rules.load()
+    found = rules.load(pressure=_is_short())
     if wanted is not None:
         if task_id is None:
             found = replace(found, projects={**found.projects, grant.project_id: wanted})
@@ -53,6 +55,14 @@ def preview(grant: Grant, wanted: Limits | None = None, task_id: UUID | None = N
             found = replace(found, tasks={**found.tasks, task_id: wanted})
     own = found.projects.get(grant.project_id) if task_id is None else found.tasks.get(task_id)
     return _work_out(grant.project_id, task_id, own or Limits(), found, clock.now())
+
+
+def _is_short() -> bool:
+    """As a sweep would find the disk; one that cannot look removes nothing, and what waits goes by age later."""
+    try:
+        return store.capacity().available < store.minimum_free()
+    except CapacityUnavailable:
+        return False
 
 
 def _work_out(
@@ -99,7 +109,7 @@ def _rule(
     row: StoredLog, found: rules.Rules, now: datetime, over: limits.Excess, logs: int, size: int
 ) -> str | None:
     if row.finished_at <= rules.cutoff(now, found.keep_ms(row.project_id, row.task_id)):
-        return str(Removal.AGE)
+        return str(Removal.PRESSURE if found.pressure else Removal.AGE)
     if logs < over.logs:
         return str(Removal.COUNT)
     return str(Removal.BYTES) if size < over.bytes else None

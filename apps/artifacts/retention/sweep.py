@@ -16,6 +16,8 @@ from apps.artifacts.facts import UnsafeTarget
 from apps.artifacts.models import SCOPE, ArtifactMaintenanceCursor, Removal
 from apps.artifacts.retention import candidates, files, records, rules
 from apps.artifacts.retention.candidates import Candidate, Position
+from apps.artifacts.retention.files import Retired
+from apps.artifacts.retention.rules import Rules
 from apps.core import clock, db
 from apps.core.db import write_transaction
 from apps.core.errors import DomainError
@@ -23,6 +25,9 @@ from apps.core.errors import DomainError
 Outcome = Literal["deleted", "already_absent", "file_failed", "record_failed"]
 Status = Literal["complete", "page_complete", "deletion_budget_exhausted"]
 Action = Literal["unchanged", "advanced", "cleared", "fenced"]
+
+# Candidates whose tasks and runs are held still together while their files are deleted.
+LOCKED = 8
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,7 @@ def sweep(after: Position | None = None, options: Options | None = None) -> Swep
     page = candidates.page(found, now, after, options.page)
     candidates.verify(page, after, options.page)
     chosen = page.candidates[: options.most]
-    entries = remove(chosen, Removal.PRESSURE if pressure else Removal.AGE, now)
+    entries = remove(chosen, found, Removal.PRESSURE if pressure else Removal.AGE, now)
     status: Status = "page_complete" if page.truncated else "complete"
     resume = page.next
     if len(chosen) < len(page.candidates):
@@ -105,31 +110,55 @@ def sweep(after: Position | None = None, options: Options | None = None) -> Swep
     )
 
 
-def remove(chosen: Sequence[Candidate], rule: str, now: datetime) -> list[Entry]:
-    """Deletes the files of each, makes that last, and only then records it; one entry per candidate, in order."""
+def remove(chosen: Sequence[Candidate], found: Rules, rule: str, now: datetime) -> list[Entry]:
+    """Deletes the files of each, makes that last, and only then records it; one entry per candidate, in order.
+
+    None for one that somebody began to need since it was chosen, and for one that another sweeper has recorded.
+    """
     outcomes: dict[UUID, tuple[Outcome, int]] = {}
     made: list[records.Record] = []
     shards: set[str] = set()
-    for one in chosen:
-        try:
-            gone = files.retire(one.artifact_id, sync=False)
-        except (OSError, UnsafeTarget):
-            outcomes[one.attempt_id] = ("file_failed", 0)
-            continue
-        if gone.shard is not None:
-            shards.add(gone.shard)
-        outcomes[one.attempt_id] = (gone.disposition, gone.bytes)
-        made.append(
-            records.Record(
-                one.attempt_id, one.artifact_id, one.finished_at, min(one.eligible_at, now), gone.disposition,
-                gone.bytes, now, one.project_id, rule, gone.files,
-            )
-        )  # fmt: skip
+    for first in range(0, len(chosen), LOCKED):
+        for one, gone in _delete(chosen[first : first + LOCKED], found):
+            if gone is None:
+                outcomes[one.attempt_id] = ("file_failed", 0)
+                continue
+            if gone.shard is not None:
+                shards.add(gone.shard)
+            outcomes[one.attempt_id] = (gone.disposition, gone.bytes)
+            made.append(
+                records.Record(
+                    one.attempt_id, one.artifact_id, one.finished_at, min(one.eligible_at, now), gone.disposition,
+                    gone.bytes, now, one.project_id, rule, gone.files,
+                )
+            )  # fmt: skip
     for shard in sorted(shards):
         facts.sync_directory(shard)
     for failed in _record(made):
         outcomes[failed] = ("record_failed", 0)
-    return [Entry(one.attempt_id, one.artifact_id, *outcomes[one.attempt_id]) for one in chosen]
+    return [
+        Entry(one.attempt_id, one.artifact_id, *outcomes[one.attempt_id])
+        for one in chosen
+        if one.attempt_id in outcomes
+    ]
+
+
+@write_transaction
+def _delete(group: Sequence[Candidate], found: Rules) -> list[tuple[Candidate, Retired | None]]:
+    """Deletes what may still go while nobody can begin to need it: a pin comes before, or finds it gone.
+
+    Names go, nothing is synced and nothing written to the database: the locks are held for a moment. Files come
+    last, so that no statement behind them has the whole tried again.
+    """
+    still = candidates.hold(group, found)
+    return [(one, _retire(one)) for one in group if one.attempt_id in still]
+
+
+def _retire(one: Candidate) -> Retired | None:
+    try:
+        return files.retire(one.artifact_id, sync=False)
+    except (OSError, UnsafeTarget):
+        return None
 
 
 def _record(made: Sequence[records.Record]) -> Iterable[UUID]:

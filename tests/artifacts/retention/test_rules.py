@@ -342,7 +342,7 @@ def test_the_job_goes_on_soon_while_there_is_more_and_rests_else(
 def test_the_sweep_asks_a_fixed_number_of_queries(django_assert_max_num_queries: Any) -> None:
     for _ in range(8):
         kit.many(1, clock.now() - 8 * DAY)
-    with django_assert_max_num_queries(26):
+    with django_assert_max_num_queries(36):
         assert sweep.cycle(OPTIONS).swept.attempted == 8
 
 
