@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.person import NAME, PASSWORD, Api, processes_with, set_up
+from tests.e2e.person import NAME, PASSWORD, Api, manage, processes_with, set_up
 from tests.e2e.up_kit import ROOT, Up, environment
 from tests.moments import MOMENTS
 
@@ -155,6 +155,8 @@ def furnish(up: Up, **extra: str) -> dict[str, str]:
     agent = api.ok("POST", "/applications", {"type": "agent", "name": "release-bot", "description": "Ships"})[
         "id"
     ]
+    asked = ask_for_approval(up, api, agent, **extra)
+    stuck = inside(up, "write_stuck", **extra).strip()
     me = api.ok("GET", "/me")["subject"]["id"]
     p = "/panel/p/default"
     return {
@@ -169,6 +171,9 @@ def furnish(up: Up, **extra: str) -> dict[str, str]:
         "left": f"/panel/people/{left}/", "role-history": f"{p}/?history=1", "invitations": "/panel/people/invitations/",
         "project-invitations": f"{p}/invitations/", "invitation": f"/invitation/#{link}", "invitation-over": "/invitation/#over",
         "applications": "/panel/applications/", "application": f"/panel/applications/{agent}/",
+        "approvals": f"{p}/approvals/", "approvals-all": f"{p}/approvals/?tab=all", "approvals-recovery": f"{p}/approvals/?tab=recovery",
+        **{f"approval-{name}": f"/panel/approvals/{id}/" for name, id in asked.items()},
+        "approval-stuck": f"/panel/approvals/{stuck}/", "approval-recover": f"/panel/approvals/{stuck}/recover/",
         "secrets": f"{p}/secrets/", "secret": f"{p}/secrets/pg-password/",
         "secret-disable": f"{p}/secrets/pg-password/disable/", "secret-disabled": f"{p}/secrets/old-token/",
         "workers": "/panel/workers/", "tokens": "/panel/tokens/", "go": "/panel/go/?q=s",
@@ -177,6 +182,47 @@ def furnish(up: Up, **extra: str) -> dict[str, str]:
         "run-blocked": f"/panel/runs/{blocked}/", "run-resolve": f"/panel/runs/{blocked}/stop/resolve/",
         "run-escaped": f"/panel/runs/{escaped}/", "sign-in": "/panel/login/",
     }  # fmt: skip
+
+
+def ask_for_approval(up: Up, api: Api, agent: str, **extra: str) -> dict[str, str]:
+    """Requests in every state, by name; the script changed between the one that was approved and the next."""
+    scopes = ("*", "policy.manage", "token.manage", "approval.decide")
+    made = manage(
+        up.home, "create_token", "--username", NAME, "--name", "decide", "--scopes", *scopes, **extra
+    )
+    decider = Api(up.port, made.split()[-1])
+    binding = {
+        "subject_type": "agent", "subject_id": agent, "role": "operator", "expected_version": 0, "mutation_id": "bot",
+    }  # fmt: skip
+    decider.ok("POST", "/projects/default/role-bindings", binding)
+    token = decider.ok("POST", f"/applications/{agent}/tokens", {"name": "bot", "scopes": ["*"]})["token"]
+    bot, asked = Api(up.port, token), {}
+
+    def ask(name: str, task: str, **more: Any) -> str:
+        asked[name] = id = f"{task}-{len(asked) + 1}"
+        bot.ok("POST", "/projects/default/approvals", {"id": id, "task": task, **more})
+        return id
+
+    def decide(id: str, decision: str, reason: str) -> None:
+        body = {
+            "decision": decision,
+            "reason_code": reason,
+            "expected_version": 1,
+            "decision_id": f"{id}.{decision}",
+        }
+        decider.ok("POST", f"/approvals/{id}/decision", body)
+
+    old = 'set -e\ncd shop\ngit fetch --tags\ngit checkout "$TAG"\nmake deploy\n'
+    fields = {"shell": old, "env": {"TAG": "main"}, "secrets": {"DEPLOY_KEY": "tls-key"}}
+    api.make(name="Deploy the shop", slug="deploy", **fields)
+    decide(ask("done", "deploy", input={"tag": "v2.3"}), "approved", "tested")
+    decide(ask("rejected", "deploy", input={"tag": "v2.4-rc1"}, risk="high"), "rejected", "not_now")
+    ask("void", "deploy", input={"tag": "v2.3.1"})
+    new = {"shell": old.replace("make deploy", "make test\nmake deploy TARGET=prod")}
+    api.ok("PATCH", "/projects/default/tasks/deploy", new, If_Match='"1"')
+    ask("changed", "deploy", input={"tag": "v2.4"}, args=["--now"], risk="high", expires_in_ms=840_000)
+    ask("first", "disk", risk="low", expires_in_ms=7_200_000)
+    return asked
 
 
 def inside(up: Up, name: str, **extra: str) -> str:
@@ -205,6 +251,24 @@ def write_stops() -> None:
         Worker.objects.filter(node_id=kit.NODE).update(last_heartbeat_at=ahead, lease_expires_at=ahead)
         RunDispatchLease.objects.filter(pk=lease.attempt_id).update(expires_at=ahead)
     print(blocked.pk, escaped.pk)
+
+
+def write_stuck() -> None:
+    """Inside Django: an approved action whose process died over its start; nothing tells what it did."""
+    from django.db import transaction
+
+    from apps.access.models import User
+    from apps.core import clock
+    from apps.identity.principals import PolicySubject
+    from tests.approvals import action_kit, kit
+
+    owner, asked = User.objects.get(username=NAME), kit.fresh("deploy-1")
+    bot = PolicySubject(asked.requested_by_type, asked.requested_by_id)
+    past = clock.now_ms() - 3_500_000
+    with transaction.atomic(), clock.fixed(lambda: past):
+        kit.requested(bot, "migrate-7", action=kit.action("migrate"), risk="critical")
+        action_kit.started(action_kit.consumed(kit.decide(owner, kit.verdict("migrate-7"))))
+    print("migrate-7")
 
 
 def write_secrets() -> None:

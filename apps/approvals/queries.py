@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, OuterRef, QuerySet
 
 from apps.approvals import values
 from apps.approvals.contract import RECOVERY_REQUIRED
@@ -212,12 +215,38 @@ def page(
     return pages.Page([seen(sound(row), now) for row in found.items], found.next_cursor)
 
 
-def waiting(project_id: str, decider: PolicySubject, most: int = 10) -> int:
-    """How many live requests of others wait in a project, counted up to `most`; one query."""
-    rows = ApprovalRequest.objects.filter(
-        project=project_id, state="pending", expires_at__gt=clock.now(), lapse__isnull=True
-    ).exclude(requested_by_type=decider.type, requested_by_id=decider.id)
-    return len(rows.values_list("pk", flat=True)[:most])
+def waiting(project_id: str, decider: PolicySubject, most: int = 10) -> list[datetime]:
+    """When the live requests of others in a project expire, the soonest first, at most `most`; one query."""
+    rows = _live(decider).filter(project=project_id).order_by("expires_at", "id")
+    return list(rows.values_list("expires_at", flat=True)[:most])
+
+
+def waiting_elsewhere(project_ids: Sequence[str], decider: PolicySubject, most: int = 100) -> Counter[str]:
+    """How many live requests of others wait in each of some projects, counted up to `most` in all; one query."""
+    rows = _live(decider).filter(project__in=project_ids).order_by("expires_at", "id")
+    return Counter(rows.values_list("project_id", flat=True)[:most])
+
+
+def to_start(project_id: str, task_id: UUID, most: int = 3) -> list[ApprovalRequest]:
+    """Live requests to start a task, the soonest to expire first, at most `most`; one query."""
+    plan = ApprovedActionPlan.objects.filter(request_id=OuterRef("pk"), task_id=str(task_id))
+    rows = _live(None).filter(Exists(plan), project=project_id)
+    return list(rows.order_by("expires_at", "id")[:most])
+
+
+def plans_of(found: Iterable[Seen]) -> dict[str, ApprovedActionPlan]:
+    """The plans behind requests, by request id, without snapshots; one query."""
+    refs = {one.request.action_ref: one.request.pk for one in found}
+    rows = ApprovedActionPlan.objects.filter(pk__in=refs).defer("snapshot")
+    return {row.request_id: row for row in rows if refs.get(row.pk) == row.request_id}
+
+
+def _live(decider: PolicySubject | None) -> QuerySet[ApprovalRequest]:
+    """Pending requests that nothing has ended, without those that `decider` filed."""
+    rows = ApprovalRequest.objects.filter(state="pending", expires_at__gt=clock.now(), lapse__isnull=True)
+    if decider is None:
+        return rows
+    return rows.exclude(requested_by_type=decider.type, requested_by_id=decider.id)
 
 
 def _get(request_id: str) -> ApprovalRequest:

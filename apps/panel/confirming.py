@@ -30,7 +30,7 @@ def ask(page: Page) -> HttpResponse | None:
     from apps.panel.page import safe_next  # these two stand on this module
     from apps.panel.views.single_sign_on import again_url
 
-    if is_fresh(page.request):
+    if is_fresh(page.request, page.fresh_minutes):
         return None
     refusal: DomainError = SessionNotFresh()
     if page.request.POST.get("confirm"):
@@ -47,6 +47,7 @@ def ask(page: Page) -> HttpResponse | None:
         template="panel/confirm.html",
         title=_("Is it still you?"),
         refusal=refusal,
+        because=page.fresh_because,
         wait=wait,
         asked_before=not isinstance(refusal, SessionNotFresh),
         has_password=page.visitor.account.has_usable_password(),

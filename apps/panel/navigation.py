@@ -52,8 +52,8 @@ def number(count: int) -> str:
     return "" if count == 0 else str(count) if count < 10 else "9+"
 
 
-def tabbar(project: Project | None, running: int) -> list[Entry]:
-    """What a thumb reaches first."""
+def tabbar(project: Project | None, running: int, waiting: int | None = None) -> list[Entry]:
+    """What a thumb reaches first; `waiting` requests for approval, None where nobody can ask for any."""
     entries = [_first("dashboard", pgettext_lazy("navigation", "Dashboard"), reverse("panel:index"))]
     if project is not None:
         tasks, runs = (reverse(f"panel:{name}", args=[project.slug]) for name in ("tasks", "runs"))
@@ -62,6 +62,13 @@ def tabbar(project: Project | None, running: int) -> list[Entry]:
         entries.append(
             Entry("runs", "runs", title, runs, True, number(running), pgettext_lazy("badge", "running now:"))
         )
+        if waiting is not None:
+            inbox = reverse("panel:approvals", args=[project.slug])
+            title, counts = (
+                pgettext_lazy("navigation", "Approvals"),
+                pgettext_lazy("badge", "waiting for you:"),
+            )
+            entries.append(Entry("approvals", "approve", title, inbox, True, number(waiting), counts))
     return entries
 
 
@@ -69,9 +76,11 @@ def _first(key: str, title: Promise, url: str) -> Entry:
     return Entry(key, key, title, url, in_tabbar=True)
 
 
-def groups(visitor: Visitor, project: Project | None, running: int, *, team: bool) -> list[Group]:
+def groups(
+    visitor: Visitor, project: Project | None, running: int, waiting: int | None = None, *, team: bool
+) -> list[Group]:
     """The side bar, top to bottom; `team` = more than one person or project is here."""
-    first = tabbar(project, running)
+    first = tabbar(project, running, waiting)
     shared: list[Entry] = []
     if project is not None:
         p = [project.slug]

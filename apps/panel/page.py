@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, ClassVar
 from urllib.parse import urlencode
 
@@ -26,6 +27,9 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext as _
 from django.views import View
 
+from apps.access.services.sessions import FRESH_MINUTES
+from apps.approvals import queries as approvals
+from apps.approvals.services.deciding import PERMISSION as DECIDE
 from apps.core.errors import DomainError, Forbidden, InvalidInput, NotFound
 from apps.panel import confirming, navigation, queries, trouble
 from apps.panel.visitors import Visitor, visitor_of, zone_of
@@ -44,13 +48,15 @@ class Page(View):
     `permissions` names for each method the project permission it needs, or SIGNED_IN, or ADMINISTRATOR; a method
     that is not named is refused. With a project permission the URL carries `p`, or `locate` finds the project.
     `while_archived` names the methods that go on in an archived project although they are no reads.
-    With `fresh` a POST needs a person who proved lately who they are. `part` is the template of what the page keeps
-    up to date; a page with several names them in `parts`.
+    With `fresh` a POST needs a person who proved within `fresh_minutes` who they are; `fresh_because` says why.
+    `part` is the template of what the page keeps up to date; a page with several names them in `parts`.
     """
 
     permissions: ClassVar[dict[str, str]] = {}
     while_archived: ClassVar[frozenset[str]] = frozenset()
     fresh: ClassVar[bool] = False
+    fresh_minutes: ClassVar[int] = FRESH_MINUTES
+    fresh_because: ClassVar[str | Promise] = ""
     template: ClassVar[str] = ""
     part: ClassVar[str] = ""
     parts: ClassVar[dict[str, str]] = {}
@@ -234,19 +240,32 @@ def frame_context(
     """What the frame around every page shows."""
     current = project or current_project(request, visitor)
     running = queries.running_now(current.pk) if current else 0
-    team = len(visitor.projects) > 1 or (current is not None and queries.is_shared(current.pk))
+    company = queries.company(current.pk) if current else queries.Company(shared=False, applications=False)
+    team = len(visitor.projects) > 1 or company.shared
+    asked = None
+    if current is not None and (team or company.applications):
+        asked = _asked(visitor, current)
+    waiting = None if asked is None else len(asked)
     return {
         "visitor": visitor,
         "project": current,
         "may": visitor.permissions(current) if current else frozenset(),
-        "navigation": navigation.groups(visitor, current, running, team=team),
-        "tabbar": navigation.tabbar(current, running),
+        "navigation": navigation.groups(visitor, current, running, waiting, team=team),
+        "tabbar": navigation.tabbar(current, running, waiting),
+        "asked": asked,
         "section": section,
         "theme": request.COOKIES.get("ql_theme", "auto"),
         "themes": navigation.THEMES,
         "zone": timezone.get_current_timezone_name(),
         "once": secrets.token_urlsafe(12),
     }
+
+
+def _asked(visitor: Visitor, project: Project) -> list[datetime]:
+    """When requests expire that wait for a decision of the visitor, at most 100; at most one query."""
+    if not visitor.may(project, DECIDE):
+        return []
+    return approvals.waiting(project.pk, visitor.principal.subject, 100)
 
 
 def current_project(request: HttpRequest, visitor: Visitor) -> Project | None:

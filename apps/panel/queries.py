@@ -105,6 +105,22 @@ def is_shared(project_id: str) -> bool:
     return len(active.values_list("pk")[:2]) > 1
 
 
+@dataclass(frozen=True)
+class Company:
+    """Who is in a project beside one person."""
+
+    shared: bool
+    applications: bool
+
+
+def company(project_id: str) -> Company:
+    """Whether several people, and whether any application has a role in a project; one query."""
+    active = current_bindings().filter(project=project_id, state="active")
+    # People come first: an application beyond the bound matters only where there is one person.
+    kinds = list(active.order_by("-subject_type").values_list("subject_type", flat=True)[:20])
+    return Company(kinds.count("user") > 1, any(kind != "user" for kind in kinds))
+
+
 def skip_rows(found: Sequence[Skip]) -> list[SkipRow]:
     """Skips with the names of who wanted to start; one query."""
     people = names(skip.triggered_by_id for skip in found)

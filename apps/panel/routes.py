@@ -7,6 +7,7 @@ from django.urls import URLPattern, URLResolver, path
 from apps.panel import task_routes
 from apps.panel.views import (
     applications,
+    approvals,
     audit,
     dashboard,
     go,
@@ -32,6 +33,11 @@ pages: list[URLPattern | URLResolver] = [
     path("keys/", go.Keys.as_view(), name="keys"),
     *task_routes.pages,
     path("p/<str:p>/runs/", runs.RunList.as_view(), name="runs"),
+    path("approvals/", approvals.FindInbox.as_view(), name="inbox"),
+    path("p/<str:p>/approvals/", approvals.Inbox.as_view(), name="approvals"),
+    path("approvals/<str:approval>/", approvals.ShowApproval.as_view(), name="approval"),
+    path("approvals/<str:approval>/decide/", approvals.Decide.as_view(), name="approval-decide"),
+    path("approvals/<str:approval>/recover/", approvals.CloseByHand.as_view(), name="approval-recover"),
     path("p/<str:p>/retention/", retention.Retention.as_view(), name="retention"),
     path("p/<str:p>/audit/", audit.AuditLog.as_view(), name="audit"),
     path("p/<str:p>/audit/check/", audit.CheckChain.as_view(), name="audit-check"),

@@ -13,6 +13,8 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext
 
+from apps.approvals import queries as approvals
+from apps.approvals.models import ApprovalRequest
 from apps.core import clock
 from apps.panel import schedules, task_list, words
 from apps.panel.drawings import Column
@@ -34,15 +36,17 @@ class Head:
     current: Run | None
     last: Bit | None
     sentence: str
+    asked: list[ApprovalRequest]
 
 
 def head(task: Task) -> Head:
-    """The head of a task's page; three queries."""
+    """The head of a task's page, with requests to start it that wait; four queries."""
     outlook = schedules.outlooks([task.pk]).get(task.pk, schedules.NONE)
     current = task_list.holders([task.pk]).get(task.pk)
     bits = task_list.histories([task.pk]).get(task.pk, [])
+    asked = approvals.to_start(task.project_id, task.pk)
     last = next((bit for bit in reversed(bits) if bit.finished_at or bit.status == "lost"), None)
-    return Head(outlook, current, last, in_a_row(_sentences(task, outlook, last)))
+    return Head(outlook, current, last, in_a_row(_sentences(task, outlook, last)), asked)
 
 
 def _sentences(task: Task, outlook: Outlook, last: Bit | None) -> list[str]:

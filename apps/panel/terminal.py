@@ -30,3 +30,13 @@ def last_line(content: bytes) -> str:
         if line:
             return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
     return ""
+
+
+def visible(text: str) -> str:
+    """Text that somebody decides about: hidden marks as signs, so that it says what it is."""
+    return _HIDDEN.sub(_sign, text)
+
+
+def hides(text: str) -> bool:
+    """Whether a text holds marks that are not seen, line ends apart."""
+    return _HIDDEN.search(text.replace("\r\n", "\n")) is not None

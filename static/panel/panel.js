@@ -34,8 +34,18 @@ function count() {
     if (fill) fill.setAttribute("width", String(Math.max(2, Math.min(100, (100 * ms) / Number(element.dataset.usual)))));
   }
 }
-count();
-setInterval(count, 1000);
+// Time that is left: the same, backwards; at the end it stays at nothing.
+function countDown() {
+  for (const element of document.querySelectorAll("[data-left]")) {
+    const seconds = Math.max(0, Math.ceil((Number(element.dataset.left) - Date.now()) / 1000));
+    const [h, m, s] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60, seconds % 60];
+    const clock = h ? `${h}:${pad(m)}:${pad(s)}` : `${pad(m)}:${pad(s)}`;
+    element.textContent = element.dataset.words.replace("*", clock);
+  }
+}
+const tickTock = () => (count(), countDown());
+tickTock();
+setInterval(tickTock, 1000);
 
 // Live parts: ask the same address for the part, keep it when nothing changed.
 for (const part of document.querySelectorAll("[data-live]")) {
@@ -94,7 +104,7 @@ function replace(part, html) {
     piece.remove();
   }
   swap(part, fresh.body.childNodes);
-  count();
+  tickTock();
   if (root?.dataset.stateOfPart === "0") over();
   document.dispatchEvent(new CustomEvent("ql:part", { detail: part }));
   return true;

@@ -12,12 +12,15 @@ from django.test.utils import CaptureQueriesContext
 
 from apps.access.models import Application, User
 from apps.access.services import create_application
+from apps.identity.principals import PolicySubject
 from apps.runs.models import Run
 from apps.tasks.models import Task
+from tests.approvals.kit import Cast, approved, filed, ready
 from tests.panel.kit import a_run, a_task, browser
-from tests.people import ROOT, member
+from tests.people import ROOT, give, member
 
 pytestmark = pytest.mark.django_db
+__all__ = ["ready"]
 
 INLINE = re.compile(r"<style|\sstyle\s*=|\son[a-z]+\s*=|javascript:|<script(?![^>]*\ssrc=)", re.IGNORECASE)
 FOREIGN = re.compile(r"(?:src|href|action)=\"(?:https?:)?//", re.IGNORECASE)
@@ -39,7 +42,11 @@ def things(owner: User) -> tuple[Task, Run]:
         script={"language": "node", "source": "1", "args": ["a"]},
         timeout_ms=1500,
     )
-    create_application("agent", "user", actor=ROOT, origin="tests")
+    made = create_application("agent", "release-bot", actor=ROOT, origin="tests")
+    bot = PolicySubject("agent", made.subject_id)
+    give(bot, "operator")
+    filed(bot, task, input={"tag": "v2"}, args=["now"])
+    approved(Cast(bot, member("admin", "ursula"), owner), "r-2")
     return task, run
 
 
@@ -69,6 +76,11 @@ def addresses(task: Task, run: Run) -> Iterator[str]:
         "run-with/",
     ):
         yield f"/panel/p/default/task/{task.slug}/{part}"
+    yield from (f"/panel/approvals/{request}/" for request in ("r-1", "r-2"))
+    yield from (
+        f"/panel/p/default/approvals/?tab={tab}"
+        for tab in ("waiting", "done", "rejected", "own", "all", "recovery")
+    )
     yield from (f"/panel/runs/{run.pk}/", f"/panel/runs/{run.pk}/stop/")
 
 

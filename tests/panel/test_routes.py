@@ -10,6 +10,7 @@ import pytest
 from django.test import Client
 from django.urls import URLPattern
 
+from apps.identity.principals import PolicySubject
 from apps.identity.services import set_subject_status
 from apps.panel.page import ADMINISTRATOR, SIGNED_IN, Page
 from apps.panel.routes import pages
@@ -18,8 +19,9 @@ from apps.projects import permissions
 from apps.projects.models import Project
 from apps.projects.services import set_project_status
 from apps.tasks.models import Task
+from tests.approvals.kit import requested
 from tests.panel.kit import a_run, a_task, browser
-from tests.people import ROOT, account, grant, member, project
+from tests.people import ROOT, account, give, grant, member, other_subject, project
 
 pytestmark = pytest.mark.django_db
 
@@ -36,6 +38,12 @@ STILL = frozenset(
         "p/<str:p>/invitations/<uuid:invitation>/revoke/",
     }
 )
+
+
+def agent() -> PolicySubject:
+    found = other_subject("agent")
+    give(found, "operator")
+    return found
 
 
 def address(pattern: str, **values: str) -> str:
@@ -56,7 +64,7 @@ def test_each_page_declares_what_it_needs(pattern: str, view: type[Page]) -> Non
         assert method in METHODS and hasattr(view, method.lower())
         if needed not in (SIGNED_IN, ADMINISTRATOR):
             assert permissions.find(needed)
-            assert "<str:p>" in pattern or "<uuid:run>" in pattern
+            assert any(one in pattern for one in ("<str:p>", "<uuid:run>", "<str:approval>"))
 
 
 @pytest.mark.parametrize(("pattern", "view"), ROUTES)
@@ -73,7 +81,8 @@ def test_who_lacks_the_role_or_the_project_is_refused_everywhere() -> None:
     other = account("olga")
     project(other, "hers")
     stranger, viewer = browser(other), browser(member("viewer", "vic"))
-    values = {"p": "default", "t": task.slug, "revision": "1", "run": str(run.pk)}
+    values = {"p": "default", "t": task.slug, "revision": "1", "run": str(run.pk), "approval": "r-1"}
+    requested(agent())
     for pattern, view in ROUTES:
         for method in METHODS:
             needed = view.permissions.get(method, "")
@@ -105,6 +114,8 @@ def test_an_archived_project_is_only_looked_at() -> None:
     task = a_task(owner)
     values = {"p": "default", "t": task.slug, "revision": "1", "run": str(a_run(owner, task).pk)}
     client = browser(owner)
+    requested(agent())
+    values["approval"] = "r-1"
     set_project_status(grant(owner, "project.manage"), 1, "archived")
     before = Project.objects.values().get(pk="default"), Task.objects.values().get(pk=task.pk)
     for pattern, view in ROUTES:

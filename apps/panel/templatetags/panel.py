@@ -11,6 +11,7 @@ from django import template
 from django.urls import get_script_prefix
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
+from django.utils.translation import gettext as _
 
 from apps.core import clock
 from apps.panel import drawings, queries, words
@@ -224,6 +225,17 @@ def took(start: datetime | None, end: datetime | None, usual_ms: int | None = No
         format_html(' data-usual="{}"', usual_ms) if usual_ms else "",
         words.duration(clock.now() - start),
     )
+
+
+@register.simple_tag
+def left(until: datetime) -> SafeString:
+    """How long there is until then; counting down by script."""
+    rest = words.duration(max(until - clock.now(), timedelta()))
+    return format_html(
+        '<time datetime="{}" title="{}" data-left="{}" data-words="{}">{}</time>',
+        clock.rfc3339(until), words.exact(until), epoch(until), _("%(time)s left") % {"time": "*"},
+        _("%(time)s left") % {"time": rest},
+    )  # fmt: skip
 
 
 @register.filter
