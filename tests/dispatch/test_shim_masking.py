@@ -294,3 +294,20 @@ def test_many_places_of_one_secret_hide_no_other(kit: Kit) -> None:
     assert noted.printed() == ("TOKEN", "KEY")
     assert len([1 for _, number in noted.found if number == 0]) == places.PLACES_MAX
     assert live.log == b"***\n" * 3_001
+
+
+FULL_DISK = """
+with open(os.environ['QINGLONG_OUTPUT'], 'w') as file:
+    json.dump({'token': T}, file)
+# The masked text has no place: a folder stands where it would be written first.
+folder = os.path.dirname(os.environ['QINGLONG_OUTPUT'])
+os.mkdir(os.path.join(folder, '.' + os.path.basename(os.environ['QINGLONG_OUTPUT']) + '.tmp'))
+"""
+
+
+def test_an_output_that_cannot_be_masked_is_not_kept(kit: Kit) -> None:
+    live = kit.run(python(FULL_DISK), **given(kit))
+    assert live.receipt().exit_code == 0
+    left = [path.read_bytes() for path in Path(live.spec.attempt_dir).rglob("*") if path.is_file()]
+    assert_clean(live.log, *left)
+    assert b"could not be masked" in live.log

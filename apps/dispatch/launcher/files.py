@@ -298,6 +298,11 @@ class AttemptFolder:
         if len(data) <= OUTPUT_BYTES_MAX and (text := masked(data)) != data:
             self._write(OUTPUT, text)
 
+    def drop_output(self) -> None:
+        """Take away what the script left as its output: nothing is better than something with secrets in it."""
+        with suppress(OSError):
+            os.unlink(f"{self.path}/{OUTPUT}")
+
     def _take_output(self, uid: int) -> None:
         """Copy the output to where the script cannot reach it; OSError.
 

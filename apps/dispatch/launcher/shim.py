@@ -456,8 +456,11 @@ class Run:
         folder.remove_secrets()
         folder.sync_output()
         if spec.mask:
-            with suppress(OSError):
+            try:
                 folder.mask_output(sink.masked)
+            except Exception:
+                folder.drop_output()
+                sink.say("what was left in QINGLONG_OUTPUT could not be masked, and is not kept")
         sink.close()
         finished_at_ms = self._finished_at_ms
         with suppress(OSError, ArtifactFileError):
