@@ -31,7 +31,8 @@ LATIN_ALLOWED = re.compile(
     r"QingLong|English|Python|Node\.js|TypeScript|Shell|API|MB|KB|GB|ann|Default|default|Back up|back-up|nightly|"
     r"one two|user|project|bootstrap|console|panel|tests|system|owner-bootstrap|Tab|Esc|QINGLONG_EXIT_CODE|"
     r"qinglong up|JSON|NAME=value|QINGLONG_OUTPUT|QINGLONG_INPUT|QINGLONG_ARTIFACTS|SHA-256|/bin/sh -c|NAME_FILE|"
-    r"NAME|by hand|Ctrl|Enter|Webhook|QINGLONG_NODE_LABELS|HTTPS|localhost|PIN|MCP|HMAC|POST|GitHub|UTC|label:|status:failed",
+    r"NAME|by hand|Ctrl|Enter|Webhook|QINGLONG_NODE_LABELS|HTTPS|localhost|PIN|MCP|HMAC|POST|GitHub|UTC|label:|"
+    r"status:failed",
 )
 
 
