@@ -11,13 +11,14 @@ from apps.approvals.action_records import (
 )
 from apps.approvals.contract import ENDED, RecoverySnapshot, Snapshot
 from apps.approvals.models import (
+    ApprovalRequest,
     ApprovedActionDispatch,
     ApprovedActionExecution,
     ApprovedActionRecoveryAuthorization,
     ApprovedActionRecoveryControl,
     ApprovedActionRecoveryResolution,
 )
-from apps.approvals.records import check_dispatch
+from apps.approvals.records import action_of, check_dispatch, requester_of
 from apps.core.errors import InvalidInput
 
 
@@ -54,6 +55,27 @@ def sound(dispatch: ApprovedActionDispatch, row: ApprovedActionExecution) -> Sna
     if (row.pk, row.project_id, row.created_at) != (dispatch.pk, dispatch.project_id, dispatch.created_at):
         raise errors.DispatchBindingConflict
     return Snapshot(dispatch, row)
+
+
+def require_consumed(dispatch: ApprovedActionDispatch) -> None:
+    """That an approval was used for this very dispatch: asked before the barrier, whoever wrote the row.
+
+    Raises DispatchBindingConflict.
+    """
+    request = dispatch.approval_request
+    same = (
+        request.state == ApprovalRequest.State.CONSUMED
+        and request.decision == "approved"
+        and request.version == dispatch.approval_request_version
+        and (request.dispatch_id, request.project_id) == (dispatch.pk, dispatch.project_id)
+        and action_of(request) == action_of(dispatch)
+        and requester_of(request) == requester_of(dispatch)
+        and (request.consumed_by_type, request.consumed_by_id)
+        == (dispatch.consumed_by_type, dispatch.consumed_by_id)
+        and request.consumed_at == dispatch.created_at
+    )
+    if not same:
+        raise errors.DispatchBindingConflict
 
 
 def sound_recovery(

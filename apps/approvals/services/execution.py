@@ -59,6 +59,7 @@ def _claim(dispatch_id: str, owner: str, token: str, now: datetime, duration_ms:
     row = found.execution
     if row.status in (*ENDED, "executing"):
         return Claimed(found.status(now), found)
+    snapshots.require_consumed(found.dispatch)
     live = row.lease_expires_at is not None and row.lease_expires_at > now
     if live and (row.lease_owner, row.lease_token) == (owner, token):
         return Claimed("claimed", found)
@@ -112,6 +113,7 @@ def _start(held: Held, approval_request_id: str, action_digest: str, started_at:
         raise errors.DispatchFenceRejected
     if row.status != "leased" or row.lease_expires_at is None or started_at >= row.lease_expires_at:
         raise errors.DispatchFenceRejected
+    snapshots.require_consumed(dispatch)
     _write(found, started_at, held, status="executing", eligible_at=None, started_at=started_at)
     check_control(
         ApprovedActionRecoveryControl(
@@ -250,7 +252,8 @@ def _complete(
 def load(dispatch_id: str) -> Snapshot | None:
     """Dispatch and execution, locked and checked; None for an unknown one."""
     row = db.lock(ApprovedActionExecution.objects.filter(pk=dispatch_id)).first()
-    dispatch = ApprovedActionDispatch.objects.filter(pk=dispatch_id).first()
+    rows = ApprovedActionDispatch.objects.select_related("approval_request")
+    dispatch = rows.filter(pk=dispatch_id).first()
     if dispatch is None:
         return None
     if row is None:
