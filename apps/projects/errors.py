@@ -22,7 +22,8 @@ class PolicyFenceConflict(Conflict):
 
 
 class ApprovalRequired(Conflict):
-    """The caller may only ask; carries `permission` and `action_type`. Nothing has happened."""
+    """The caller may only ask; carries `permission` and `action_type`, and `ask_at`, the address below the API's root
+    that takes the same body, where the action can be asked for. Nothing has happened."""
 
     code = "approval_required"
     retry = Retry.NEVER

@@ -34,6 +34,7 @@ def test_from_refusal_to_approval(time: Time) -> None:
     refused = agent("POST", f"projects/default/tasks/{task.slug}/runs", start)
     assert (refused.status_code, refused.json()["code"]) == (409, "approval_required")
     assert (refused.json()["permission"], refused.json()["action_type"]) == ("run.start", "run.create")
+    assert refused.json()["ask_at"] == f"/{LIST}"
     asked = {**start, "id": "r-1", "task": task.slug, "action_type": refused.json()["action_type"]}
     made = agent("POST", LIST, asked)
     assert made.status_code == 201 and made["ETag"] == '"1"'
