@@ -8,11 +8,14 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from uuid import UUID
 
 from apps.core import node
+from apps.dispatch import carried, journal, launching
 from apps.dispatch.launcher import client
 from apps.dispatch.launcher.client import Handle
 from apps.dispatch.launcher.tree import boot_id, read_stat
@@ -50,6 +53,25 @@ class Predecessor:
             return os.getsid(pid) == self.handle.pid or self.mark in _environment(pid)
         except OSError:
             return False
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A shim that holds the folder of an attempt for a session whose lease is over: it will never be let go."""
+
+    attempt_id: UUID
+    folder: Path
+
+    def stop(self) -> None:
+        """Asks it to end, even where somebody froze it; one that has let a script go is never asked."""
+        with suppress(OSError):
+            for found in journal.entries(str(launching.receipts_root()), str(self.attempt_id)):
+                if found is not None and found.state == journal.ACCEPTED:
+                    client.request_stop(Handle(found.pid, found.start_ticks, found.boot_id))
+
+    def gone(self) -> bool:
+        """Whether nobody holds the folder any more."""
+        return not self.folder.exists() or carried.unheld(self.folder)
 
 
 def of(attempt: RunAttempt) -> list[Predecessor]:
@@ -91,7 +113,7 @@ class Waiting:
     """Attempts of one session that may not begin yet."""
 
     def __init__(self) -> None:
-        self._before: dict[UUID, tuple[UUID, list[Predecessor]]] = {}
+        self._before: dict[UUID, tuple[UUID, Sequence[Predecessor | Holder]]] = {}
         self._look_at = 0.0
 
     def waits(self, attempt: RunAttempt) -> bool:
@@ -102,6 +124,11 @@ class Waiting:
         if before:
             self._before[attempt.pk] = (attempt.run_id, before)
         return bool(before)
+
+    def wait_for(self, run_id: UUID, holder: Holder) -> None:
+        """Has an attempt wait for the shim that holds its folder."""
+        holder.stop()
+        self._before[holder.attempt_id] = (run_id, [holder])
 
     def look(self) -> tuple[list[UUID], list[UUID]]:
         """Attempts that are alone on the node now, and those whose runs are to be stopped; every 0.5 s at most."""

@@ -16,7 +16,7 @@ from apps.dispatch import fence as fences
 from apps.dispatch.fence import LeaseFence
 from apps.dispatch.models import Node, RunDispatchLease, Worker
 from apps.dispatch.services import nodes
-from apps.runs.models import Run
+from apps.runs.models import Run, RunEvent
 from apps.tasks import placement
 
 RECOVERABLE_MAX = 64
@@ -170,3 +170,12 @@ def oldest_undispatched() -> timedelta | None:
         requires=placement.ANYWHERE,
     ).aggregate(oldest=Min("queued_at"))["oldest"]
     return clock.now() - oldest if oldest else None
+
+
+def start_failures(run_id: UUID, attempt_id: UUID) -> int:
+    """How often an attempt was given back because nothing could be started; sessions that died do not count."""
+    told = RunEvent.objects.filter(run_id=run_id, type="run.dispatch_released")
+    wanted = (str(attempt_id), "start_failed")
+    return sum(
+        (one.get("attempt_id"), one.get("reason")) == wanted for one in told.values_list("payload", flat=True)
+    )

@@ -13,7 +13,7 @@ from django.db import DatabaseError, InterfaceError, OperationalError
 from apps.artifacts.facts import ArtifactFileError
 from apps.core import clock, node
 from apps.core.errors import Busy
-from apps.dispatch import candidates, journal, launching, recovery
+from apps.dispatch import candidates, journal, launching, queries, recovery
 from apps.dispatch import carried as carrying
 from apps.dispatch.carried import Carried
 from apps.dispatch.cleanup import Cleaner
@@ -25,7 +25,7 @@ from apps.dispatch.launcher.spec import SpecError
 from apps.dispatch.launcher.tree import boot_id
 from apps.dispatch.launching import LaunchRefused
 from apps.dispatch.loop import LEASE_MS, Loop
-from apps.dispatch.predecessors import Waiting
+from apps.dispatch.predecessors import Holder, Waiting
 from apps.dispatch.preparing import Preparation
 from apps.dispatch.receipts import ReceiptInvalid, ReceiptStore
 from apps.dispatch.services import adoption, passes, receipts
@@ -276,7 +276,7 @@ class RunSource:
                     item.shim.stop()  # so that it leaves nothing
                 self._let_go(item)
                 # Whoever else holds the lease now needs the folder, as a proof.
-                if attempt_id in stored.never_ran:
+                if attempt_id in stored.never_ran and (item.unstarted or carrying.never_started(item.folder)):
                     carrying.remove_folder(item.folder)
         for claimed in stored.claimed:
             if claimed.attempt.pk in stored.go:
@@ -352,9 +352,9 @@ class RunSource:
             if message.state == "ready" and item.phase == "launching":
                 item.handle, item.phase = message.handle, "ready"
             elif message.state == "failed" and message.code == HELD:
-                # One that a dead session asked for will see that it is alone. It gets the time, the run another try.
-                self._paused_until = time.monotonic() + LAUNCHER_PAUSE_S
-                self._not_prepared(item)
+                self._unwatch(item)
+                self._behind.wait_for(item.lease.run_id, Holder(item.lease.attempt_id, item.folder))
+                return
             elif message.state == "failed":
                 item.failure = message.code or "start_failed"
             elif message.state == "started":
@@ -364,8 +364,6 @@ class RunSource:
                 item.phase, item.warm = "ended", message.warm
         if shim.closed:
             self._unwatch(item)
-            if item.returned:
-                return
             if item.phase == "launching" and item.failure is None and shim.used:
                 self._start(item)  # it died while it was kept; nothing was started
             elif item.phase in ("launching", "ready") and item.failure is None and not item.unstarted:
@@ -375,7 +373,8 @@ class RunSource:
 
     def _not_prepared(self, item: Carried) -> None:
         """Its shim died before anything was on record: the run is claimed anew, until that is no accident any more."""
-        if item.lease.lease_generation >= NEVER_STARTED_MAX:
+        many = item.lease.lease_generation >= NEVER_STARTED_MAX
+        if many and queries.start_failures(item.lease.run_id, item.lease.attempt_id) + 1 >= NEVER_STARTED_MAX:
             item.failure = "launcher_failed"
         else:
             item.returned = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import os
 import signal
@@ -13,7 +12,7 @@ from unittest.mock import patch
 import pytest
 
 from apps.core import node
-from apps.dispatch import carried, journal
+from apps.dispatch import carried, journal, predecessors
 from apps.dispatch.carried import never_started
 from apps.dispatch.launcher import files
 from apps.dispatch.launching import Planner, attempt_folder, receipts_root
@@ -217,11 +216,12 @@ def test_a_run_that_cannot_be_readied_costs_nobody_else(home: Home) -> None:
     assert not attempt_folder(runs.attempt_of(runs_[2])).exists()
 
 
+class Dead(BaseException):
+    """A session that is killed."""
+
+
 def crash(home: Home, at: str) -> None:
     """A session that dies at once when it gets there."""
-
-    class Dead(BaseException):
-        pass
 
     def die(*_: Any, **__: Any) -> None:
         raise Dead
@@ -288,19 +288,58 @@ def test_the_folder_of_what_never_started_goes_with_the_next_look(home: Home) ->
     assert not folder.exists()
 
 
-def test_an_attempt_that_a_dead_session_s_shim_still_holds_is_claimed_anew(home: Home) -> None:
+def test_an_attempt_waits_for_the_shim_of_a_session_that_is_gone(home: Home) -> None:
+    """Frozen, it does not see that it is alone; it is woken and stopped, and costs the run nothing."""
     run = runs.run_of(runs.task(shell="exit 0"))
-    folder = attempt_folder(runs.attempt_of(run))
-    files.make_attempt_folder(str(folder))
-    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    fcntl.flock(held, fcntl.LOCK_EX)
-    home.session(slots=1)
-    assert runs.attempt_of(run).status == "claimed"
-    assert runs.events(run).count("run.dispatch_released") == 1
-    os.close(held)
-    home.session(slots=1)
-    assert runs.fresh(run).status == "succeeded" and RunAttempt.objects.filter(run=run).count() == 1
+    frozen = []
+
+    def die(source: Any, item: Any) -> None:
+        for message in item.shim.receive():
+            os.kill(message.pid, signal.SIGSTOP)
+            frozen.append(message.pid)
+        raise Dead
+
+    with patch.object(RunSource, "_heard", die), pytest.raises(Dead):
+        home.session(slots=1)
+    gc.collect()
+    with patch.object(predecessors.Holder, "stop"), home.session_beside() as session:
+        wait(lambda: session._sources[0]._behind, "the attempt to wait")
+        assert runs.attempt_of(run).status == "claimed"
+    assert alive(frozen[0])
+    with home.session_beside():
+        wait(lambda: runs.fresh(run).status == "succeeded", "the run")
+    assert not alive(frozen[0]) and RunAttempt.objects.filter(run=run).count() == 1
     runs.check_history(run)
+    wait(lambda: not attempt_folder(runs.attempt_of(run)).exists(), "the folder to go")
+
+
+def test_sessions_that_died_are_not_held_against_the_run(home: Home) -> None:
+    """Given back three times already, it is claimed anew when, for once, its shim dies."""
+    run = runs.run_of(runs.task(shell="exit 0"))
+    killed = []
+
+    def die(*_: Any) -> None:
+        raise Dead
+
+    for _ in range(retries.NEVER_STARTED_MAX):
+        with patch.object(RunSource, "_heard", die), pytest.raises(Dead):
+            home.session(slots=1)
+        gc.collect()
+
+    heard = RunSource._heard
+
+    def kill(source: Any, item: Any) -> None:
+        if not killed:
+            killed.append(until(item.shim.receive)[0].pid)
+            os.kill(killed[0], signal.SIGKILL)
+            until(lambda: not alive(killed[0]), "the end of the shim")
+        heard(source, item)
+
+    with patch.object(RunSource, "_heard", kill):
+        home.session(slots=1)
+    found = runs.fresh(run)
+    assert (found.status, len(killed)) == ("succeeded", 1), found.error_summary
+    assert runs.events(run).count("run.dispatch_released") == retries.NEVER_STARTED_MAX + 1
 
 
 def test_what_never_starts_is_lost_in_the_end(home: Home) -> None:

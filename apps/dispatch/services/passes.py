@@ -269,6 +269,7 @@ class _Work:
                 completion.lose(change, self._at(run, attempt), item.code, actor)
             else:
                 completion.fail_start(change, self._at(run, attempt), item.code, self.fence.worker_id)
+                self.done.never_ran.add(attempt.pk)
             self._finish(item.lease, change)
         for lease in self._mine(self.news.returned):
             run, attempt = self.rows[lease.attempt_id]
