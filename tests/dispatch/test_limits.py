@@ -55,11 +55,35 @@ def test_memory_without_control_groups_is_of_each_process(kit: Kit) -> None:
 
 @pytest.mark.skipif("memory_bytes" not in HELD, reason="no control groups to write on this machine")
 def test_memory_in_a_control_group_is_of_all_together(kit: Kit) -> None:
-    source = "import os\nif os.fork(): os.wait()\nx = bytearray(60 << 20)\nimport time; time.sleep(5)"
+    source = "import os, time\nchild = os.fork()\nx = bytearray(60 << 20)\ntime.sleep(5)\nif child: os.wait()"
     live = kit.run(python(source), limits=Limits(memory_bytes=100 << 20))
     assert live.receipt().exit_code != 0 and read_left(Path(live.spec.attempt_dir)).limit == "memory_bytes"
     base = cgroups.kept()[0]
     assert not [name for name in os.listdir(base) if name.startswith("run-")]
+
+
+@pytest.mark.skipif("processes" not in HELD, reason="no control groups to write on this machine")
+def test_processes_in_a_control_group_are_counted_together(kit: Kit) -> None:
+    source = (
+        "import subprocess\nmade = []\n"
+        "try:\n    while len(made) < 40: made.append(subprocess.Popen(['sleep', '60']))\n"
+        "except BlockingIOError: print(len(made) < 10, flush=True)\n"
+        "for one in made: one.kill()\n"
+        "raise SystemExit(3)"
+    )
+    live = kit.run(python(source), limits=Limits(processes=10))
+    assert live.receipt().exit_code == 3
+    assert live.log == b"True\nqinglong: the limit processes was met\n"
+
+
+@pytest.mark.skipif("cpu_percent" not in HELD, reason="no control groups to write on this machine")
+def test_a_share_of_a_processor_in_a_control_group(kit: Kit) -> None:
+    source = (
+        "import time\nend, spent = time.monotonic() + 3, time.process_time()\n"
+        "while time.monotonic() < end: pass\nprint(time.process_time() - spent < 1.2)"
+    )
+    live = kit.run(python(source), limits=Limits(cpu_percent=20))
+    assert live.log == b"True\n"
 
 
 def test_open_files(kit: Kit) -> None:
