@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from ipaddress import IPv6Address, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -55,6 +55,20 @@ def lies_in(address: str, networks: Iterable[str]) -> bool:
     """Whether an address is in one of the networks."""
     found = _parsed(address)
     return found is not None and any(found in ip_network(network) for network in networks)
+
+
+def lie_in(inner: Collection[str], outer: Collection[str]) -> bool:
+    """Whether each of some networks is part of one of others; no networks are all addresses there are."""
+    if not outer:
+        return True
+    networks = [ip_network(text) for text in outer]
+    return bool(inner) and all(any(_is_part(ip_network(text), one) for one in networks) for text in inner)
+
+
+def _is_part(inner: IPv4Network | IPv6Network, outer: IPv4Network | IPv6Network) -> bool:
+    if isinstance(inner, IPv4Network) and isinstance(outer, IPv4Network):
+        return inner.subnet_of(outer)
+    return isinstance(inner, IPv6Network) and isinstance(outer, IPv6Network) and inner.subnet_of(outer)
 
 
 def host_of(request: HttpRequest) -> str:

@@ -62,7 +62,12 @@ class TokenAuthentication(authentication.BaseAuthentication):
         )
         user: User | None = getattr(token.subject, "account", None)
         return user, Credential(
-            "token", frozenset(token.scopes), token.project_id, token.id, token.expires_at
+            "token",
+            frozenset(token.scopes),
+            token.project_id,
+            token.id,
+            token.expires_at,
+            tuple(token.addresses),
         )
 
     def authenticate_header(self, request: Request) -> str:

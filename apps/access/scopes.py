@@ -32,6 +32,8 @@ class Credential:
     project_id: str | None = None
     token_id: UUID | None = None
     expires_at: datetime | None = None
+    # Where it works from; empty = everywhere.
+    addresses: tuple[str, ...] = ()
 
     def covers(self, scope: str) -> bool:
         """Whether the credential may be used for this permission; `*` leaves out what must be named."""

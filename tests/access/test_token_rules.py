@@ -64,6 +64,25 @@ def test_a_token_works_from_its_addresses_only() -> None:
     assert (row.last_used_address, row.refused_address) == ("10.9.9.9", "203.0.113.7")
 
 
+def test_a_token_makes_none_that_works_from_further_away() -> None:
+    owner = subject(member("viewer"))
+    maker = made(owner, "token.manage", "run.read", addresses=["10.0.0.0/8", "2001:db8::/32"])
+    free = made(owner, "run.read")
+    inside = made(owner, "run.read", addresses=["10.7.0.0/16"])
+    call = Api(maker.secret, client=Client(REMOTE_ADDR="10.9.9.9"))
+
+    def make(*addresses: str) -> int:
+        body = {"name": "next", "scopes": ["run.read"], "addresses": list(addresses)}
+        return int(call("POST", "tokens", body).status_code)
+
+    for refused in ((), ("10.0.0.0/7",), ("10.1.0.0/16", "203.0.113.7"), ("::/0",), ("0.0.0.0/0",)):
+        assert make(*refused) == 403, refused
+    assert [make("10.1.0.0/16"), make("10.1.0.0/16", "2001:db8:1::/48")] == [201, 201]
+    answer = call("POST", f"tokens/{free.token.pk}/rotate", {})
+    assert (answer.status_code, answer.json()["code"]) == (403, "scope_exceeded")
+    assert call("POST", f"tokens/{inside.token.pk}/rotate", {}).status_code in (200, 201)
+
+
 @pytest.mark.parametrize("addresses", [["10.0.0.0/33"], ["host"], [""], ["1.2.3.4"] * 33])
 def test_bad_addresses_are_refused(addresses: list[str]) -> None:
     with pytest.raises(InvalidInput):

@@ -13,7 +13,7 @@ from django.db.models import Q, QuerySet
 from django.utils.translation import gettext_lazy as _
 
 from apps.access import scopes as scope_rules
-from apps.access.addresses import check_networks, lies_in
+from apps.access.addresses import check_networks, lie_in, lies_in
 from apps.access.errors import ScopeExceeded
 from apps.access.models import ApiToken
 from apps.audit import services as audit
@@ -77,7 +77,7 @@ def create_token(
     now = clock.now()
     if expires_at is not None and expires_at <= now:
         raise InvalidInput.field("expires_at", _("Must be in the future."))
-    _check_maker(maker, wanted, project_id, expires_at)
+    _check_maker(maker, wanted, project_id, expires_at, networks)
     if _live(owner, now).count() >= MAX_LIVE:
         raise InvalidInput(_("You have 100 tokens; revoke one first."))
     secret = _secret(kind)
@@ -120,7 +120,7 @@ def rotate_token(
     token = db.lock(_reachable(owner, maker).filter(pk=token_id)).first()
     if token is None or (token.expires_at is not None and token.expires_at <= now):
         raise NotFound
-    _check_maker(maker, token.scopes, token.project_id, token.expires_at)
+    _check_maker(maker, token.scopes, token.project_id, token.expires_at, token.addresses)
     secret = _secret(token.kind)
     keeps = overlap > timedelta(0)
     token.previous_digest = token.digest if keeps else None
@@ -267,13 +267,18 @@ def _reachable(owner: PolicySubject, maker: scope_rules.Credential) -> QuerySet[
 
 
 def _check_maker(
-    maker: scope_rules.Credential, wanted: list[str], project_id: str | None, expires_at: datetime | None
+    maker: scope_rules.Credential,
+    wanted: list[str],
+    project_id: str | None,
+    expires_at: datetime | None,
+    addresses: list[str],
 ) -> None:
     if maker.scopes is None:
         return
     outlives = maker.expires_at is not None and (expires_at is None or expires_at > maker.expires_at)
     wider = maker.project_id is not None and project_id != maker.project_id
-    if outlives or wider or not all(maker.covers(scope) for scope in wanted):
+    further = not lie_in(addresses, maker.addresses)
+    if outlives or wider or further or not all(maker.covers(scope) for scope in wanted):
         raise ScopeExceeded
 
 
