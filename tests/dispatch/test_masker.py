@@ -176,6 +176,17 @@ def test_forms_are_long_enough_to_be_looked_for(value: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("value", ["a\r\nbb", "x7\r\n9k", "a\r\nb\r\nc"])
+def test_a_short_secret_is_masked_whichever_way_its_line_ends_are_written(
+    value: str, engine: str | None
+) -> None:
+    for end in ("\n", "\r\n"):
+        printed = value.replace("\r\n", end).encode()
+        assert once(b"<" + printed + b">", value, engine=engine) == b"<" + MARK + b">"
+        assert once(b"and " + printed.hex().encode(), value, engine=engine) == b"and " + MARK
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_secrets_that_overlap_and_lie_within_each_other_are_one_place(engine: str | None) -> None:
     masker = Masker((("outer", "alpha-beta-gamma"), ("inner", "beta-"), ("next", "gamma-delta")), engine)
     text, places = masked(masker, [b"<alpha-beta-gam", b"ma-delta> beta- beta"])

@@ -12,8 +12,6 @@ from contextlib import suppress
 from functools import cache
 from types import ModuleType
 
-from apps.dispatch.launcher.forms import SHORTEST
-
 _MODULE = "hyperscan"
 # Of a form so many bytes are looked for: fewer are found by chance, more make the engine's tables large.
 ANCHOR = 8
@@ -33,7 +31,7 @@ def engine_folder() -> str | None:
 
 
 def finder(anchors: list[bytes], folder: str | None) -> Finder:
-    """Looks for `anchors`, which are SHORTEST to ANCHOR bytes each, without NUL, and all different."""
+    """Looks for `anchors`, which are 1 to ANCHOR bytes each, without NUL, and all different."""
     if folder is not None:
         with suppress(Exception):
             # Another version of Python than the session's, a processor that is too old, a package that was removed.
@@ -68,15 +66,17 @@ def _fast(anchors: list[bytes], folder: str) -> Finder:
 
 def _plain(anchors: list[bytes]) -> Finder:
     families: dict[bytes, list[tuple[int, bytes]]] = {}
+    # Of five characters with a line's end in two of them, one is left out where the end is written in one.
+    least = min(map(len, anchors))
     for number, anchor in enumerate(anchors):
-        families.setdefault(anchor[:SHORTEST], []).append((number, anchor))
+        families.setdefault(anchor[:least], []).append((number, anchor))
 
     def find(buffer: memoryview) -> list[tuple[int, int, int]]:
         data = bytes(buffer)
         return [
             (number, at, at + len(anchor))
-            for at in range(len(data) - SHORTEST + 1)
-            if (beginning := data[at : at + SHORTEST]) in families
+            for at in range(len(data) - least + 1)
+            if (beginning := data[at : at + least]) in families
             for number, anchor in families[beginning]
             if data.startswith(anchor, at)
         ]

@@ -51,7 +51,10 @@ class Form:
 
 
 def forms(value: str, owner: int) -> list[Form]:
-    """Every form of a value that is not `too_short`, each text once; none is shorter than SHORTEST bytes."""
+    """Every form of a value that is not `too_short`, each text once.
+
+    None is shorter than SHORTEST bytes, but for values of that length whose line ends are written shorter.
+    """
     bare = value.strip()
     unix = bare.replace("\r\n", "\n")
     texts = []
