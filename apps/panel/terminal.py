@@ -10,6 +10,13 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-9;:?<=>]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\
 # Controls and marks that turn the direction of text: shown, they could make a line say what it does not.
 _HIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
+# Beside them all that takes no place, or breaks a line where nobody sees it: of use in a log, where emoji are joined
+# by it, but not in what somebody decides about.
+_UNSEEN = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
+    r"\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+
 
 def plain(content: bytes) -> str:
     """The text without codes; a line that wrote over itself as it stood last, hidden marks as signs."""
@@ -34,9 +41,9 @@ def last_line(content: bytes) -> str:
 
 def visible(text: str) -> str:
     """Text that somebody decides about: hidden marks as signs, so that it says what it is."""
-    return _HIDDEN.sub(_sign, text)
+    return _UNSEEN.sub(_sign, text)
 
 
 def hides(text: str) -> bool:
     """Whether a text holds marks that are not seen, line ends apart."""
-    return _HIDDEN.search(text.replace("\r\n", "\n")) is not None
+    return _UNSEEN.search(text.replace("\r\n", "\n")) is not None
