@@ -63,7 +63,7 @@ def _fits(title: str, wanted: str) -> bool:
 def _places(visitor: Visitor, project: Project | None, wanted: str) -> list[Hit]:
     places = [
         Hit(entry.icon, str(entry.title), entry.url)
-        for group in navigation.groups(visitor, project, 0, team=True)
+        for group in navigation.groups(visitor, project, 0, 0, team=True)
         for entry in group.entries
     ]
     if project is not None and visitor.may(project, "task.create"):
@@ -127,7 +127,7 @@ KEYS: tuple[tuple[Promise, tuple[tuple[tuple[str, ...], Promise], ...]], ...] = 
             (("Mod K",), gettext_lazy("search: go to, run, stop, switch project")),
             (("?",), gettext_lazy("these keys")),
             (("/",), gettext_lazy("search in this page or log")),
-            (("g d", "g t", "g r"), gettext_lazy("dashboard, tasks, runs")),
+            (("g d", "g t", "g r", "g a", "g s"), gettext_lazy("dashboard, tasks, runs, approvals, secrets")),
             (("n",), gettext_lazy("new task")),
             (("Esc",), gettext_lazy("close what is on top")),
         ),
