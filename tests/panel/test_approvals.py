@@ -181,6 +181,7 @@ def test_from_the_button_to_the_receipt(client: Client, owner: User, bot: Policy
     )
     assert "approved by ann: Tested" in html and "about to be handed over" in html
     assert AuditEntry.objects.get(action="approval.approved").origin == "panel"
+    assert f'href="{PAGE}"' in client.get("/panel/p/default/audit/").content.decode()
     carry_out()
     run = Run.objects.get()
     html = client.get(PAGE).content.decode()

@@ -210,6 +210,9 @@ def _named(project: Project, entries: list[AuditEntry]) -> dict[tuple[str, str],
         ("trigger", str(one.pk)): (one.task.name, address(one.task))
         for one in triggers.select_related("task")
     }
+    found |= {
+        ("approval", pk): (pk, reverse("panel:approval", args=[pk])) for pk in _ids(entries, "approval")
+    }
     return found | {("project", project.pk): (project.name, "")}
 
 
