@@ -101,3 +101,16 @@ def test_an_approval_taken_back_behind_the_lease_passes_no_barrier(time: Time) -
     with pytest.raises(DispatchBindingConflict):
         execution.start(held, dispatch.approval_request_id, dispatch.action_digest, clock.now())
     assert action_kit.fresh(dispatch).started_at is None
+
+
+def test_a_credential_that_is_not_for_deciding_shows_no_input(time: Time) -> None:
+    c = kit.cast()
+    kit.filed(c.agent, kit.task(), input={"card": "4111"}, args=("--now",))
+    for scopes in (("project.read",), ("*",)):
+        seen = people.api(c.admin, *scopes)("GET", "approvals/r-1")
+        assert (seen.status_code, seen.json()["input"], seen.json()["args"]) == (200, None, None)
+    for caller in (
+        people.api(c.admin, "project.read", "approval.decide"),
+        people.api(c.agent, "project.read"),
+    ):
+        assert caller("GET", "approvals/r-1").json()["input"] == {"card": "4111"}

@@ -32,6 +32,7 @@ from apps.approvals.api.serializers import (
 from apps.approvals.errors import ApprovalPolicyDenied, HumanDecisionRequired
 from apps.approvals.queries import Filters
 from apps.approvals.services import Verdict, Wish
+from apps.approvals.services.deciding import PERMISSION as DECIDE
 from apps.core.errors import InvalidInput, NotFound
 from apps.identity.principals import PolicySubject
 from apps.projects import policy
@@ -107,11 +108,13 @@ class OneApproval(ApprovalEndpoint):
         subject = self.principal.subject
         if (row.requested_by_type, row.requested_by_id) == subject.pair:
             return True
-        return policy.decide(subject, self.project_id, "approval.decide").effect == "allow"
+        # A credential that is not for deciding, one for reading only above all, shows no more than its own use takes.
+        may = self.credential.covers(DECIDE)
+        return may and policy.decide(subject, self.project_id, DECIDE).effect == "allow"
 
 
 class Decision(ApprovalEndpoint):
-    permissions = {"POST": "approval.decide"}
+    permissions = {"POST": DECIDE}
     fresh = frozenset({"POST"})
 
     def require(self, needed: str) -> None:
