@@ -16,6 +16,8 @@ import pytest
 from apps.artifacts import places
 from apps.dispatch.launcher import client
 from apps.dispatch.launcher.forms import forms
+from apps.dispatch.launcher.masker import Masker
+from apps.dispatch.launcher.output import LogSink
 from apps.dispatch.launcher.spec import CommandBody, ScriptBody, parse
 from tests.dispatch.shim_kit import PYTHON, Kit, Live, alive, until
 
@@ -311,3 +313,24 @@ def test_an_output_that_cannot_be_masked_is_not_kept(kit: Kit) -> None:
     left = [path.read_bytes() for path in Path(live.spec.attempt_dir).rglob("*") if path.is_file()]
     assert_clean(live.log, *left)
     assert b"could not be masked" in live.log
+
+
+@pytest.mark.parametrize("breaks", ["feed", "flush"])
+def test_a_masker_that_breaks_costs_the_log_and_neither_a_secret_nor_the_end(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch, breaks: str
+) -> None:
+    sink = LogSink(kit.spec("true", **given(kit)))
+    sink.feed(memoryview(b"before\n" + TOKEN[:9].encode()))
+
+    def broken(*_arguments: object) -> list[Any]:
+        raise MemoryError
+
+    monkeypatch.setattr(Masker, breaks, broken)
+    if breaks == "feed":
+        sink.feed(memoryview(TOKEN[9:].encode() + b"\n"))
+        sink.feed(memoryview(KEY.encode()))
+        sink.say("still here")
+    sink.close()
+    log = Path(sink.paths.log).read_bytes()
+    assert log.startswith(b"before\n") and b"masking failed" in log and sink.incomplete
+    assert TOKEN[:9].encode() not in log and b"MIIEvQ" not in log

@@ -56,15 +56,26 @@ class LogSink:
         self.bytes_written = 0
         self.quota_reached = False
         self.incomplete = False
+        self._blind = False
 
     def feed(self, chunk: memoryview) -> None:
         """Take output of the script; never raises and never blocks on a full disk."""
         self.bytes_seen += len(chunk)
         self._line_open = chunk[-1] != 10
+        if self._blind:
+            return
         if self._masker is None or not self._room:
             self._keep(chunk)
-        else:
+            return
+        try:
             self._let_out(self._masker.feed(chunk))
+        except Exception:
+            self._go_blind()
+
+    def _go_blind(self) -> None:
+        """What cannot be looked at is not kept; the script goes on, and its end is told all the same."""
+        self._blind = self.incomplete = True
+        self._keep(memoryview(b"\nqinglong: masking failed; nothing more is kept of this log\n"))
 
     def say(self, text: str) -> None:
         """Add a line of our own, on a line of its own."""
@@ -125,7 +136,11 @@ class LogSink:
     def close(self) -> None:
         """Write what the masker held back, sync and close."""
         if self._masker is not None:
-            self._let_out(self._masker.flush())
+            if not self._blind:
+                try:
+                    self._let_out(self._masker.flush())
+                except Exception:
+                    self._go_blind()
             self._notebook.close()
         try:
             if self.bytes_written:
