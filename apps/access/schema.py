@@ -14,6 +14,7 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 
 from apps.access.serializers import ProblemSerializer
 from apps.core.problems import CONTENT_TYPE
+from apps.projects.permissions import PERMISSIONS
 
 _ALWAYS = {
     "400": _("Invalid"),
@@ -22,8 +23,9 @@ _ALWAYS = {
     "503": _("Try again later"),
 }
 _WITH_ID = {"404": _("Nothing here, or no role in the project")}
+_ASKED = {"409": _("Conflict")}
 _WRITING = {
-    "409": _("Conflict"),
+    **_ASKED,
     "413": _("Too large"),
     "415": _("Not JSON"),
     "429": _("Too many requests"),
@@ -95,6 +97,7 @@ class EndpointSchema(AutoSchema):  # type: ignore[misc]
             **_ALWAYS,
             **(_WITH_ID if "{" in self.path or self._body_names_a_project() else {}),
             **({} if self.method == "GET" else _WRITING),
+            **(_ASKED if self._agents_ask() else {}),
         }
         if any(parameter is IF_MATCH for parameter in self.get_override_parameters()):
             problems["428"] = _("If-Match is missing")
@@ -102,6 +105,11 @@ class EndpointSchema(AutoSchema):  # type: ignore[misc]
             body = self._get_response_for_code(ProblemSerializer, status, [CONTENT_TYPE], direction)
             bodies.setdefault(status, {**body, "description": str(description)})
         return bodies
+
+    def _agents_ask(self) -> bool:
+        """Some reads need a right that agents have only with an approval."""
+        right = PERMISSIONS.get(self.view.permissions.get(self.method, ""))
+        return right is not None and right.agent_asks
 
     def _body_names_a_project(self) -> bool:
         """One that is not shared with the caller is answered like one that does not exist."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from apps.artifacts import collected, places, store
 from apps.artifacts.collected import Collected, Kept
-from apps.artifacts.facts import ArtifactFileError, artifact_id
+from apps.artifacts.facts import ArtifactFileError, artifact_id, is_artifact_id
 from apps.core import canonical
 from apps.dispatch.fence import LeaseFence
 from apps.dispatch.launcher.client import Handle, Shim
@@ -126,7 +126,7 @@ def _read_stop(folder: Path) -> Left:
 
 def printed(item: Carried) -> tuple[str, ...]:
     """Names of the secrets that an ended attempt printed, as its shim noted where it masked them."""
-    if not item.artifact_id or (item.plan is not None and not item.plan.spec.mask):
+    if not is_artifact_id(item.artifact_id) or (item.plan is not None and not item.plan.spec.mask):
         return ()
     found = places.read(store.root(), item.artifact_id)
     return found.printed() if found is not None else ()

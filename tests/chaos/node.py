@@ -22,7 +22,8 @@ class Node:
         self.ran = self.home / "homes" / "default" / "ran"
 
     def folders(self) -> list[Path]:
-        return [path for path in self.attempts.glob("*/*") if path.is_dir()]
+        # Without the spare folders of warm shims, which come and go beside the shards.
+        return [path for path in self.attempts.glob("[0-9a-f][0-9a-f]/*") if path.is_dir()]
 
     def prepared(self) -> bool:
         """A shim waits for `go`."""

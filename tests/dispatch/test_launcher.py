@@ -249,7 +249,9 @@ def test_killed_session(kit: Kit, stage: str) -> None:
         assert [path.stem for path in receipts.rglob("*.json")] == [other.spec.attempt_id]
         assert not list(receipts.rglob("*.tmp"))
         folder = kit.home / "attempts" / attempt
-        assert never_started(folder) and not list(folder.iterdir())
+        # A shim whose session was gone before it had said `ready` takes everything back, the folder too.
+        gone = stage == "launch" and not folder.exists()
+        assert gone or (never_started(folder) and not list(folder.iterdir()))
         assert [str(path) for path in (kit.home / "logs").rglob("*.log")] == [other.paths.log]
 
 

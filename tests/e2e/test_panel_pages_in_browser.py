@@ -113,7 +113,7 @@ def test_everything_is_reached_by_tab_and_seen(panel: Furnished) -> None:
               && one.type !== "hidden" && !(one.type === "radio")).length"""
         )
         reached: set[str] = set()
-        unseen = []
+        unseen, last = [], ""
         for _ in range(usable + 40):
             person.page.keyboard.press("Tab")
             told = person.page.evaluate(
@@ -124,9 +124,10 @@ def test_everything_is_reached_by_tab_and_seen(panel: Furnished) -> None:
                 return [one.dataset.tab, look.outlineStyle !== "none" || ground, one.outerHTML.slice(0, 120),
                   one.matches("a[href], button, input, select, textarea, summary")]; }"""
             )
-            if told is None or told[0] in reached:
+            if told is None or (told[0] in reached and told[0] != last):
                 break
-            reached.add(told[0])
+            last = told[0]  # a date is several stops
+            reached.add(last)
             if not told[1]:
                 unseen.append(told[2])
         assert not unseen, (name, unseen)
@@ -140,7 +141,8 @@ def test_without_script_lists_runs_stops_and_reads_the_log(panel: Furnished) -> 
         if name == "sign-in":
             continue
         answer = person.go(address)
-        assert answer.status in (200, 404), (name, answer.status)
+        # What differs behind the # only is the page that is there already.
+        assert answer is None or answer.status in (200, 404), name
     person.go(panel.pages["run-failed"])
     page = person.page
     assert "Connection refused" in page.locator(".ql-log-view").inner_text()

@@ -274,7 +274,7 @@ def test_all_that_match_goes_on_in_the_background(settled: Up, chromium: Any) ->
     page.locator(".ql-bulk button[value=pin]").click()
     assert page.locator("h1").inner_text() == "Pin all tasks that match?"
     page.get_by_role("button", name="Do it").click()
-    page.get_by_text("52 pinned").wait_for(timeout=20_000)
+    page.locator("strong", has_text="52 pinned").wait_for(timeout=20_000)
     page.locator(".ql-chip[data-state=succeeded]").wait_for()
     ann.close()
 

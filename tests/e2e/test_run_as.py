@@ -65,7 +65,8 @@ print(json.dumps({"found": found, "shown": shown, "looked": len(world["paths"])}
 """
 NAMES = [
     "PATH", "HOME", "LANG", "TZ", "TMPDIR", "PYTHONUNBUFFERED", "RUN_FENCE", "LC_CTYPE",
-    *(f"QINGLONG_{name}" for name in ("RUN_ID", "TASK", "PROJECT", "ATTEMPT", "TRIGGER", "INPUT", "OUTPUT")),
+    *(f"QINGLONG_{name}" for name in ("RUN_ID", "TASK", "PROJECT", "ATTEMPT", "TRIGGER")),
+    *(f"QINGLONG_{name}" for name in ("INPUT", "OUTPUT", "ARTIFACTS")),
 ]  # fmt: skip
 
 
