@@ -56,7 +56,7 @@ def refill(tasks: Iterable[Task]) -> int:
 
 
 def _fill(task: Task) -> int:
-    # Conditions as the partial indexes have them. The last one is for a run that ended a moment ago.
+    # Conditions as the partial indexes have them; the outer status is for a run that was cancelled meanwhile.
     most = capacity(task)
     key = Task._meta.pk.get_db_prep_value(task.pk, connection)
     given = bulk.select_values_later(
