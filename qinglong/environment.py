@@ -27,7 +27,7 @@ KNOWN = retention.NAMES | frozenset(
         "QINGLONG_METRICS_TOKEN", "QINGLONG_ALERT_RUN_WAIT_S", "QINGLONG_ALERT_LATE_S", "QINGLONG_ALERT_SWEEP_S",
         "QINGLONG_ALERT_DISK_DAYS", "QINGLONG_ALERT_DISK_HOURS",
         "QINGLONG_RUN_AS", "QINGLONG_PROFILE", "QINGLONG_LOGS", "QINGLONG_KEYRING", "QINGLONG_DEBUG",
-        "QINGLONG_DISK_RESERVE_MB",
+        "QINGLONG_DISK_RESERVE_MB", "QINGLONG_HSTS_DAYS",
         "QINGLONG_SECRET_FILES", "QINGLONG_SECRET_VARIABLES",
     }
 )  # fmt: skip
@@ -65,6 +65,7 @@ class Environment:
     base_url: str
     allowed_hosts: list[str]
     trusted_proxies: list[IPv4Network | IPv6Network]
+    hsts_days: int
     time_zone: str
     language: str
     path: str
@@ -101,6 +102,7 @@ def read(values: Mapping[str, str], default_home: Path) -> Environment:
         base_url=base_url,
         allowed_hosts=_hosts(values, base_url),
         trusted_proxies=_networks(values.get("QINGLONG_TRUSTED_PROXIES", "")),
+        hsts_days=_number(values, "QINGLONG_HSTS_DAYS", 30 if base_url.startswith("https:") else 0, 0, 730),
         time_zone=_time_zone(values),
         language=_language(values),
         path=values.get("QINGLONG_PATH") or "/usr/local/bin:/usr/bin:/bin",

@@ -160,6 +160,8 @@ CSRF_COOKIE_NAME = "ql_csrf"
 CSRF_FAILURE_VIEW = "apps.panel.trouble.csrf_failed"
 LANGUAGE_COOKIE_NAME = "ql_language"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = LANGUAGE_COOKIE_SECURE = SECURE
+# For this host name alone: other names of its domain are not ours to promise anything for.
+SECURE_HSTS_SECONDS = ENV.hsts_days * 86_400
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"

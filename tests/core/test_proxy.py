@@ -133,3 +133,27 @@ def test_proxies_are_addresses_or_networks() -> None:
     with pytest.raises(ConfigurationError) as refusal:
         settings(TRUSTED_PROXIES="nginx")
     assert refusal.value.code == "trusted_proxies_invalid"
+
+
+@pytest.mark.parametrize(
+    ("said", "days"),
+    [
+        ({}, 0),
+        ({"BASE_URL": "http://panel.example"}, 0),
+        ({"BASE_URL": "https://panel.example/ql"}, 30),
+        ({"BASE_URL": "https://panel.example", "HSTS_DAYS": "0"}, 0),
+        ({"BASE_URL": "https://panel.example", "HSTS_DAYS": "730"}, 730),
+        ({"HSTS_DAYS": "1"}, 1),
+    ],
+)
+def test_browsers_are_told_to_stay_with_https_where_the_base_url_has_it(
+    said: dict[str, str], days: int
+) -> None:
+    assert settings(**said).hsts_days == days
+
+
+@pytest.mark.parametrize("said", ["731", "-1", "a year", "1.5"])
+def test_days_that_are_none_stop_the_start(said: str) -> None:
+    with pytest.raises(ConfigurationError) as refusal:
+        settings(BASE_URL="https://panel.example", HSTS_DAYS=said)
+    assert refusal.value.code == "number_invalid"

@@ -258,6 +258,7 @@ def test_redirects_links_and_health(owned: Site, api: Through, stripping: bool) 
     assert program.outside("GET", "/ql/readyz")[0] == 200
     status, headers, body = program.outside("GET", "/ql/panel/login/")
     assert status == 200 and "Path=/ql/" in headers["Set-Cookie"] and "Secure" in headers["Set-Cookie"]
+    assert headers["Strict-Transport-Security"] == "max-age=2592000"
     addresses = set(re.findall(r'(?:href|src|action)="([^"#]+)', body.decode()))
     assert addresses and all(one.startswith("/ql/") for one in addresses), addresses
     files = {one for one in addresses if one.startswith("/ql/static/")}
