@@ -54,6 +54,7 @@ pages: list[URLPattern | URLResolver] = [
         name="project-invitation-revoke",
     ),
     path("p/<str:p>/secrets/", secrets.SecretList.as_view(), name="secrets"),
+    path("p/<str:p>/keep-secret/", secrets.KeepValue.as_view(), name="secret-keep"),
     path("p/<str:p>/secrets/<str:name>/", secrets.ShowSecret.as_view(), name="secret"),
     path("p/<str:p>/secrets/<str:name>/disable/", secrets.SwitchSecret.as_view(), name="secret-disable"),
     path("p/<str:p>/secrets/<str:name>/enable/", secrets.EnableSecret.as_view(), name="secret-enable"),

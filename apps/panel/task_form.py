@@ -80,11 +80,11 @@ class TaskForm:
     def sent(cls, data: QueryDict, stored: TaskView | None) -> TaskForm:
         """What came from the browser, line breaks as LF except where nothing else was changed."""
         before = _texts(stored)
-        values = {name: _kept(data.get(name, ""), before[name]) for name in TEXTS}
+        values = {name: kept(data.get(name, ""), before[name]) for name in TEXTS}
         old = dict(stored.env) if stored else {}
         names, contents = data.getlist("env_name"), data.getlist("env_value")
         pairs = [
-            (name, _kept(content, old.get(name, "")))
+            (name, kept(content, old.get(name, "")))
             for name, content in zip(names, contents, strict=False)
             if name or content
         ]
@@ -221,7 +221,8 @@ def _listed(text: str) -> list[str]:
     return [item.strip() for item in re.split(r"[,，]", text) if item.strip()]
 
 
-def _kept(sent: str, stored: str) -> str:
+def kept(sent: str, stored: str) -> str:
+    """What a browser sent with line breaks as LF; the stored text where nothing else was changed."""
     text = _LINE_BREAK.sub("\n", sent)
     return stored if text == _LINE_BREAK.sub("\n", stored) else text
 

@@ -177,7 +177,8 @@ form.addEventListener("input", (event) => {
   if (event.target.name === "env_value") fit(event.target);
   for (const [kind, [field]] of Object.entries(ROWS)) {
     const named = [...form.querySelectorAll(`[name="${field}"]`)].filter((one) => one.value).length;
-    if (named) form.querySelector(`[data-count-of="${kind}"]`).textContent = String(named);
+    const place = form.querySelector(`[data-count-of="${kind}"]`);
+    place.textContent = named ? String(named) : place.dataset.none;
   }
 });
 for (const area of form.querySelectorAll("[name=env_value]")) fit(area);
@@ -219,6 +220,55 @@ function assignments(text) {
   }
   return found;
 }
+
+// Values that look like secrets: one press keeps them in the vault, and the row becomes a reference.
+const WORDS = /(^|_)(PASS|PASSWD|PASSWORD|PASSPHRASE|PWD|SECRETS?|TOKENS?|APIKEY|KEY|CREDENTIALS?|COOKIES?|AUTH)(_?\d+)?$/i;
+const SHAPES = /-----BEGIN [A-Z ]*PRIVATE KEY-----|^gh[opsu]_\w{20}|^xox[abp]-|^AKIA[A-Z0-9]{12}|^eyJ[\w-]+\.[\w-]+\.|:\/\/[^/\s:@]+:[^/\s@]+@/;
+const keepable = (name, value) => value !== "" && name !== "" && (WORDS.test(name) || SHAPES.test(value));
+const hint = form.querySelector("template[data-keep-hint]").content.firstElementChild;
+function hints() {
+  for (const one of form.querySelectorAll('[data-rows-of="env"] .ql-pair')) {
+    const [name, value] = ROWS.env.map((field) => one.querySelector(`[name="${field}"]`).value);
+    const shown = one.querySelector(".ql-keep");
+    if (!keepable(name, value)) shown?.remove();
+    else if (!shown) one.append(hint.cloneNode(true));
+  }
+}
+hints();
+form.addEventListener("input", hints);
+form.addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-keep]");
+  if (!button || button.disabled) return;
+  const one = button.closest(".ql-pair");
+  const [variable, value] = ROWS.env.map((field) => one.querySelector(`[name="${field}"]`).value);
+  const sent = new FormData();
+  for (const [name, text] of Object.entries({ variable, value, task: form.dataset.task, csrfmiddlewaretoken: form.elements.csrfmiddlewaretoken.value })) sent.set(name, text);
+  button.disabled = true;
+  let answer = null;
+  let told = {};
+  try {
+    answer = await fetch(form.dataset.keepAt, { method: "POST", body: sent });
+    told = await answer.json();
+  } catch {
+    told = {};
+  }
+  button.disabled = false;
+  if (!answer?.ok || !told.name) {
+    let said = one.querySelector(".ql-wrong");
+    if (!said) one.querySelector(".ql-keep").append((said = Object.assign(document.createElement("span"), { className: "ql-wrong" })));
+    said.textContent = told.detail ?? form.dataset.keepFailed;
+    return;
+  }
+  one.remove();
+  const made = row("secret", [variable, told.name, "env"]);
+  const box = form.querySelector('[data-rows-of="secret"]');
+  const empty = [...box.children].find((other) => !other.querySelector("[name=secret_variable]").value && !other.querySelector("[name=secret_name]").value);
+  box.insertBefore(made, empty ?? null);
+  box.closest("details").open = true;
+  form.querySelector("[data-kept]").hidden = false;
+  form.dispatchEvent(new Event("input"));
+  made.querySelector("[name=secret_name]").focus();
+});
 
 // Starter texts.
 const starters = form.querySelector("[data-starters]");

@@ -375,3 +375,29 @@ def test_every_page_about_tasks_fits(settled: Up, chromium: Any, language: str, 
         too_wide = ann.page.evaluate("document.documentElement.scrollWidth - innerWidth")
         assert too_wide <= 0, (path, too_wide)
     ann.close()
+
+
+def test_a_value_that_looks_like_a_secret_is_kept_by_one_press(settled: Up, chromium: Any) -> None:
+    ann = open_window(chromium, settled)
+    ann.go(f"{P}/tasks/new/")
+    page = ann.page
+    page.fill("#f-name", "Keeps a token")
+    page.check("input[name=kind][value=shell]")
+    ann.write("f-shell", 'printf %s "$PUSH_TOKEN"')
+    page.click("#f-env")
+    row = page.locator('[data-rows-of="env"] .ql-pair').first
+    row.locator("[name=env_name]").fill("PUSH_PLACE")
+    row.locator("[name=env_value]").fill("somewhere")
+    assert row.locator(".ql-keep").count() == 0
+    row.locator("[name=env_name]").fill("PUSH_TOKEN")
+    row.locator("[name=env_value]").fill("two\nlines of it")
+    row.locator("[data-keep]").click()
+    page.locator("[data-kept]").wait_for()
+    assert page.locator("[name=secret_name]").first.input_value() == "PUSH_TOKEN"
+    assert page.locator("[name=env_value]").evaluate_all("all => all.map(one => one.value).join('')") == ""
+    page.click("button[value=save]")
+    page.wait_for_url("**/task/keeps-a-token/")
+    made = document(ann, "keeps-a-token")
+    assert made["env"] == {} and made["secrets"] == {"PUSH_TOKEN": "PUSH_TOKEN"}
+    assert not ann.complaints
+    ann.close()

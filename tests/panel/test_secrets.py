@@ -230,3 +230,46 @@ def test_a_provider_is_offered_where_it_is_set_up(client: Client, settings: Any,
     (folder / "default/next").chmod(0o600)
     send(client, f"{LIST}pg/", provider="file", key="next")
     assert value() == "the next value"
+
+
+def keep(client: Client, **values: str) -> Any:
+    return client.post("/panel/p/default/keep-secret/", values)
+
+
+def test_a_value_of_the_form_is_kept_under_the_first_free_name(client: Client) -> None:
+    put("API_TOKEN", "another")
+    first, second = (keep(client, variable="API_TOKEN", value=VALUE) for _ in range(2))
+    assert (first.json(), second.json()) == ({"name": "API_TOKEN-2"}, {"name": "API_TOKEN-3"})
+    assert VALUE not in first.content.decode()
+    assert (value("API_TOKEN"), value("API_TOKEN-2")) == ("another", VALUE)
+    assert keep(client, variable="__TOKEN", value="a\r\nb").json() == {"name": "TOKEN"}
+    assert value("TOKEN") == "a\nb"
+
+
+def test_a_stored_value_is_kept_byte_for_byte(client: Client, owner: User) -> None:
+    task = a_task(owner, env={"KEY": "a\r\nb"})
+    assert keep(client, variable="KEY", value="a\nb", task=str(task.pk)).json() == {"name": "KEY"}
+    assert value("KEY") == "a\r\nb"
+    assert keep(client, variable="KEY", value="x", task="nothing").status_code == 404
+
+
+def test_what_cannot_be_kept_says_why(client: Client) -> None:
+    for wrong in ({"variable": "", "value": VALUE}, {"variable": "a b", "value": VALUE}):
+        refused = keep(client, **wrong)
+        assert refused.status_code == 400, wrong
+        assert refused.json()["detail"] and VALUE not in refused.content.decode()
+    for number in range(20):
+        put(f"A-{number + 1}" if number else "A")
+    assert keep(client, variable="A", value=VALUE).json()["code"] == "local_secret_version_conflict"
+
+
+@pytest.mark.parametrize("role", ["admin", "operator", "viewer"])
+def test_only_who_manages_secrets_keeps_one_and_the_form_says_so(role: str) -> None:
+    person = browser(member(role, "bob"))
+    answer = keep(person, variable="TOKEN", value=VALUE)
+    assert answer.status_code == (200 if role == "admin" else 403)
+    assert Secret.objects.filter(name="TOKEN").exists() == (role == "admin")
+    if role != "viewer":
+        page = person.get("/panel/p/default/tasks/new/").content.decode()
+        assert ("data-keep>" in page) == (role == "admin")
+        assert ("Your role cannot keep secrets" in page) == (role == "operator")

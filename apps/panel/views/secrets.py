@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.urls import reverse
 from django.utils.decorators import method_decorator
 from django.utils.translation import gettext as _
@@ -16,11 +16,15 @@ from apps.core import ids
 from apps.core.errors import DomainError, InvalidInput
 from apps.dispatch.launcher.forms import too_short
 from apps.panel.page import Action, Page
+from apps.panel.task_form import kept
 from apps.tasks import queries as tasks
 from apps.vault import providers, queries, services
 from apps.vault.services import Put
 
 SHOWN_USERS = 50
+# How many names are tried for a value that is kept from the form of a task: NAME, NAME-2, …
+_NAMES = 20
+_LONGEST = 100
 _LINE_BREAK = re.compile(r"\r\n?")
 
 
@@ -127,6 +131,46 @@ class ShowSecret(SecretPage):
             **self.form_context(),
             **context,
         )
+
+
+@method_decorator(sensitive_post_parameters("value"), name="dispatch")
+class KeepValue(Page):
+    """Keeps a value that stands in the form of a task as a secret of its own, under the first name that is free.
+
+    Answers the script of the form: `name` of the secret, or a sentence and the code of the refusal. The task is not
+    touched: who asked puts the reference into the form and saves it.
+    """
+
+    permissions = {"POST": "secret.manage"}
+
+    def post(self, request: HttpRequest, p: str) -> HttpResponse:
+        variable = request.POST.get("variable", "").strip().lstrip("_")
+        try:
+            name = self.keep(services.check_name(variable[:_LONGEST]), self.value())
+        except DomainError as refusal:
+            if not 400 <= refusal.status < 500 and refusal.status != 503:
+                raise
+            fields = getattr(refusal, "fields", {})
+            said = next((str(one) for sentences in fields.values() for one in sentences), str(refusal.detail))
+            return JsonResponse({"detail": said, "code": refusal.code}, status=refusal.status)
+        return JsonResponse({"name": name})
+
+    def keep(self, name: str, value: str) -> str:
+        """Under `name` or the next free one like it, which it returns; somebody faster is a conflict."""
+        wanted = [name, *(f"{name}-{number}" for number in range(2, _NAMES + 1))]
+        free = queries.unknown(self.project.pk, wanted)
+        chosen = next((one for one in wanted if one in free), wanted[-1])
+        services.put(self.grant, chosen, value, mutation_id=ids.token(16), expected_version=0)
+        return chosen
+
+    def value(self) -> str:
+        """What was sent; byte for byte the stored value of the task where nobody changed it."""
+        sent, task = self.request.POST, self.request.POST.get("task", "")
+        stored = ""
+        if task:
+            view = tasks.view(tasks.find(self.project.pk, task))
+            stored = view.env.get(sent.get("variable", ""), "")
+        return kept(sent.get("value", ""), stored)
 
 
 class SwitchSecret(Action):
