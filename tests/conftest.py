@@ -87,7 +87,11 @@ def time() -> Iterator[Time]:
 
 @pytest.fixture(autouse=True)
 def _forget_notes() -> Iterator[None]:
+    from apps.access import hashing, locks
+
     participants.begin()
+    locks.forget()
+    hashing.forget()
     yield
     # The language of the last page that a test's client asked for would be the next test's.
     translation.deactivate()

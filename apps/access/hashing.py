@@ -14,15 +14,18 @@ from typing import Any
 from django.contrib.auth.hashers import Argon2PasswordHasher
 
 from apps.access.errors import DoorBusy
+from apps.core.throttle import Throttle
 
 WAIT_S = 5.0
 WAITING = 3
 WAITING_PER_CLIENT = 2
+FAILED_LATELY = 2
 NICE = 10
 
 _pool: tuple[int, ThreadPoolExecutor] | None = None
 _counting = threading.Lock()
 _waiting: Counter[str] = Counter()
+_failures = Throttle(FAILED_LATELY)
 
 
 class Argon2(Argon2PasswordHasher):
@@ -47,10 +50,10 @@ def queue(client: str) -> Iterator[None]:
     """A place in the queue of those whose password is to be checked; raises DoorBusy where it is full.
 
     At most three are in it, two of one client: the other threads go on serving people who are signed in,
-    and one client cannot keep all others out.
+    and one client cannot keep all others out. Who failed twice within a minute comes in when nobody else is there.
     """
     with _counting:
-        if _waiting.total() >= WAITING or _waiting[client] >= WAITING_PER_CLIENT:
+        if _is_full(client):
             raise DoorBusy(retry_after=1)
         _waiting[client] += 1
     try:
@@ -60,6 +63,27 @@ def queue(client: str) -> Iterator[None]:
             _waiting[client] -= 1
             if not _waiting[client]:
                 del _waiting[client]
+
+
+def is_full(client: str) -> bool:
+    """Whether this client would be turned away just now."""
+    with _counting:
+        return _is_full(client)
+
+
+def note_failure(client: str) -> None:
+    """Called with whoever's password was wrong."""
+    _failures.count(client)
+
+
+def forget() -> None:
+    """As in a new process; for tests."""
+    _failures.clear()
+
+
+def _is_full(client: str) -> bool:
+    room = 1 if _failures.full(client) else WAITING
+    return _waiting.total() >= room or _waiting[client] >= WAITING_PER_CLIENT
 
 
 def _behind_others(function: Callable[..., Any], *arguments: str) -> Any:

@@ -14,9 +14,9 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy
 
-from apps.access import hashing
+from apps.access import hashing, locks
 from apps.access.addresses import network_of
-from apps.access.errors import SignInRefused, TooManyAttempts
+from apps.access.errors import DoorBusy, SignInRefused, TooManyAttempts
 from apps.access.models import User
 from apps.access.names import normal
 from apps.access.queries import find_account
@@ -42,18 +42,32 @@ def check_password(request: HttpRequest, username: str, password: str) -> User:
     nobody locks another person out from afar, and nobody locks all who share an address.
     """
     seen = _pair(request, username)
-    key = {"username": seen.META["pair"]}
+    pair = name, client = seen.META["pair"], seen.META["REMOTE_ADDR"]
+    if locks.seconds_left(pair):
+        raise _locked()
     # The queue first: turning a flood away costs no query.
-    with hashing.queue(seen.META["REMOTE_ADDR"]):
-        if not AxesProxyHandler.is_allowed(seen, key):
-            raise TooManyAttempts(retry_after=int(settings.AXES_COOLOFF_TIME.total_seconds()))
+    with hashing.queue(client):
+        if not AxesProxyHandler.is_allowed(seen, {"username": name}):
+            locks.remember(pair)
+            raise _locked()
         user = auth.authenticate(seen, username=username, password=password)
     if not isinstance(user, User):
+        hashing.note_failure(client)
         if getattr(seen, "axes_locked_out", False):
-            _note_lock(username, seen.META["REMOTE_ADDR"])
+            locks.remember(pair)
+            _note_lock(username, client)
         raise SignInRefused
-    AxesProxyHandler.reset_attempts(username=seen.META["pair"], ip_address=seen.META["REMOTE_ADDR"])
+    AxesProxyHandler.reset_attempts(username=name, ip_address=client)
     return user
+
+
+def turned_away(request: HttpRequest, username: str) -> TooManyAttempts | None:
+    """What `check_password` would refuse with out of this process's memory; None if it would look at the password."""
+    seen = _pair(request, username)
+    client = seen.META["REMOTE_ADDR"]
+    if locks.seconds_left((seen.META["pair"], client)):
+        return _locked()
+    return DoorBusy(retry_after=1) if hashing.is_full(client) else None
 
 
 def name_of(request: HttpRequest, credentials: object) -> str:
@@ -101,6 +115,10 @@ def _pair(request: HttpRequest, username: str) -> HttpRequest:
     pair = canonical.sha256(f"sign-in\0{normal(username[:256]).casefold()}")
     bare.META = {"REMOTE_ADDR": network_of(request), "pair": pair}
     return bare
+
+
+def _locked() -> TooManyAttempts:
+    return TooManyAttempts(retry_after=int(settings.AXES_COOLOFF_TIME.total_seconds()))
 
 
 @db.write_transaction

@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _
 from django.views import View
 from django.views.decorators.debug import sensitive_post_parameters
 
-from apps.access import services
+from apps.access import doorkeeper, services
 from apps.access.addresses import network_of
 from apps.access.errors import DoorBusy, PasskeyRefused, SignInRefused, TooManyAttempts
 from apps.access.factors import factors_of, passkeys
@@ -44,13 +44,6 @@ class DoorView(View):
     def show(self, status: int = 200, **context: Any) -> HttpResponse:
         """The page."""
         response = render(self.request, self.template, context, status=status)
-        add_never_cache_headers(response)
-        return response
-
-    def busy(self, refusal: DomainError) -> HttpResponse:
-        """As little as a browser can show: it is sent when there is much to do."""
-        response = render(self.request, "access/busy.html", {"refusal": refusal}, status=refusal.status)
-        response.headers["Retry-After"] = str(refusal.extra["retry_after"])
         add_never_cache_headers(response)
         return response
 
@@ -90,7 +83,7 @@ class SignIn(DoorView):
             elif entry.enter(request, name, password) is None:
                 return HttpResponseRedirect(f"{reverse('login-second')}?{urlencode({'next': target})}")
         except DoorBusy as refusal:
-            return self.busy(refusal)
+            return doorkeeper.answer(request, refusal)
         except (SignInRefused, TooManyAttempts, PasskeyRefused) as refusal:
             return self.refused(
                 refusal, title=_("Sign in"), next=target, name=name, passkeys=passkeys.are_in_use(request)
