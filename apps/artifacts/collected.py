@@ -21,7 +21,6 @@ from apps.artifacts.facts import (
     UnsafeTarget,
     is_uuid7,
     log_paths,
-    sync_directory,
     write_all,
 )
 
@@ -129,7 +128,8 @@ def look(root: str, log_artifact_id: str) -> Removable:
 def remove(found: Removable) -> bool:
     """Removes the files and their folder; what vanished meanwhile is fine, and so is doing it again.
 
-    True where there was something. OSError from the system: what is left then is found by the next call.
+    True where there was something, and then the shard is the caller's to sync. OSError from the system: what is left
+    then is found by the next call.
     """
     if not found.present:
         return False
@@ -145,7 +145,6 @@ def remove(found: Removable) -> bool:
         os.close(descriptor)
     with suppress(FileNotFoundError):
         os.rmdir(found.folder)
-    sync_directory(os.path.dirname(found.folder))  # noqa: PTH120
     return True
 
 

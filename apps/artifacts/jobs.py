@@ -8,32 +8,31 @@ from uuid import UUID
 
 from apps.artifacts.retention import history, limits, listing, orphans, rules, sweep, watching
 from apps.core import clock, control, participants
+from apps.core.pace import Pace
 from apps.runs.services import folding
 from apps.runs.services.totals import COUNTED
 
-# Other jobs wait meanwhile, and starts share disk and database: work for so long at most, and rest longer than a batch
-# took, so that a start that meets one is rare.
+# Other jobs wait meanwhile, and starts share disk and database: work for so long at most, and rest longer behind each
+# transaction than it and what led to it took, so that a start that meets one is rare and waits for no second one.
 BUDGET_S = 2.0
-REST = 3.0
 BUSY_MS = 5_000
+PACE = Pace(rest=3.0)
 
 
 def _while_busy(step: Callable[[], bool]) -> bool:
     """Repeats `step` while it finds work, within the budget; True where there was still some."""
     until = time.monotonic() + BUDGET_S
-    while True:
-        begun = time.monotonic()
-        if not step():
-            return False
-        rest = REST * (time.monotonic() - begun)
-        if time.monotonic() + rest >= until:
+    PACE.begin()
+    while step():
+        PACE.pause()
+        if time.monotonic() >= until:
             return True
-        time.sleep(rest)
+    return False
 
 
 def list_ended(_cursor: control.Cursor) -> control.Cursor:
     """Puts the logs of ended runs on the list of what lies on the disk."""
-    return {"busy": _while_busy(lambda: listing.list_ended() == listing.BATCH)}
+    return {"busy": _while_busy(lambda: listing.list_some(PACE))}
 
 
 def retain(_cursor: control.Cursor) -> control.Cursor:
@@ -43,8 +42,8 @@ def retain(_cursor: control.Cursor) -> control.Cursor:
     def step() -> bool:
         nonlocal failed, pressure
         options = sweep.Options.of_instance()
-        swept = sweep.cycle(options)
-        over = limits.enforce(options.most)
+        swept = sweep.cycle(options, pace=PACE)
+        over = limits.enforce(options.most, PACE)
         failed += swept.swept.failed + sum(entry.outcome.endswith("_failed") for entry in over)
         pressure = swept.swept.pressure
         moved = swept.action in ("advanced", "cleared")
@@ -60,12 +59,12 @@ def fold_history(cursor: control.Cursor) -> control.Cursor:
 
     def step() -> bool:
         nonlocal place
-        place, _folded = history.fold(place)
+        place, _folded = history.fold(place, PACE)
         return place is not None
 
     if _while_busy(step):
         return {"busy": True, "after": str(place)}
-    return {"busy": _while_busy(lambda: history.forget_skips() > 0)}
+    return {"busy": _while_busy(lambda: history.forget_skips(PACE) > 0)}
 
 
 def sweep_orphans(cursor: control.Cursor) -> control.Cursor:

@@ -6,7 +6,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from typing import Any, ParamSpec, TypeVar
 
@@ -90,15 +90,29 @@ def write_transaction(function: Callable[P, R]) -> Callable[P, R]:
     serialisation failure, waiting 1, 2, 4, 8 ms; then it raises `Busy`. The function must therefore not touch
     anything but the database.
     """
+    return _transaction(function, yielding=False)
 
+
+def yielding_transaction(function: Callable[P, R]) -> Callable[P, R]:
+    """As `write_transaction`, for batches that nobody waits for: it reads without SQLite's one writer.
+
+    The function takes the writer (`take_writer`) when all is read and only writes are left. Where anybody wrote since
+    it began, or is about to, the whole is tried again, so what was read holds; the last try takes the writer first,
+    as a write transaction does. On PostgreSQL, which locks rows, it is a write transaction.
+    """
+    return _transaction(function, yielding=True)
+
+
+def _transaction(function: Callable[P, R], *, yielding: bool) -> Callable[P, R]:
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         if getattr(_state, "open", False):
             return function(*args, **kwargs)
         nested = connection.in_atomic_block
         for attempt in range(TRIES):
+            late = yielding and not nested and not is_postgresql() and attempt < TRIES - 1
             try:
-                return _once(function, *args, **kwargs)
+                return _once(_deferred if late else transaction.atomic, function, *args, **kwargs)
             except OperationalError as error:
                 if nested or not is_busy(error):
                     raise
@@ -110,17 +124,59 @@ def write_transaction(function: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
-def _once(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    _state.open = True
+def _once(
+    begin: Callable[[], AbstractContextManager[None]],
+    function: Callable[P, R],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> R:
+    _state.open, _state.since, _state.held = True, None, 0.0
     participants.begin()
     try:
-        with transaction.atomic():
+        with begin():
+            if begin is not _deferred:
+                _state.since = time.monotonic()
             result = function(*args, **kwargs)
             participants.settle()
             _state.open = False  # what runs after the commit opens transactions of its own
+        _state.held = holding()
         return result
     finally:
-        _state.open = False
+        _state.open, _state.since = False, None
+
+
+@contextmanager
+def _deferred() -> Iterator[None]:
+    """A transaction on SQLite that takes the writer with its first write."""
+    connection.ensure_connection()
+    own: Any = connection
+    usual, own.transaction_mode = own.transaction_mode, "DEFERRED"
+    try:
+        with transaction.atomic():
+            own.transaction_mode = usual
+            yield
+    finally:
+        own.transaction_mode = usual
+
+
+def take_writer() -> None:
+    """From here on a yielding transaction keeps other writers out; an OperationalError has it tried again."""
+    if getattr(_state, "since", None) is None and not is_postgresql():
+        with connection.cursor() as cursor:
+            # Changes nothing, yet SQLite wants the writer for it.
+            cursor.execute("UPDATE django_migrations SET name = name WHERE 0")
+        _state.since = time.monotonic()
+
+
+def holding() -> float:
+    """For how many seconds the open transaction has kept others out: all of SQLite, locked rows on PostgreSQL."""
+    since = getattr(_state, "since", None)
+    return 0.0 if since is None else time.monotonic() - since
+
+
+def last_held() -> float:
+    """The same of this thread's last transaction, its commit included."""
+    return float(getattr(_state, "held", 0.0))
 
 
 @contextmanager

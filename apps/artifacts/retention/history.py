@@ -11,23 +11,29 @@ from apps.artifacts.models import Artifact, ArtifactRetention, Removal, Unlisted
 from apps.artifacts.retention import records, rules
 from apps.artifacts.retention.records import Item
 from apps.core import bulk, clock
-from apps.core.db import write_transaction
+from apps.core.db import write_transaction, yielding_transaction
+from apps.core.pace import Pace
 from apps.runs.models import RunAttempt
 from apps.runs.services import folding, forgetting
 from apps.runs.services.folding import Folded
 
 
-def fold(after: UUID | None = None) -> tuple[UUID | None, int]:
+def fold(after: UUID | None = None, pace: Pace | None = None) -> tuple[UUID | None, int]:
     """Folds what may go of one window of runs: where the next window begins, and how many runs were folded."""
+    pace = pace or Pace()
     cutoff = rules.cutoff(clock.now(), rules.instance().history_ms)
     found = folding.window(cutoff, after)
-    folded = 0
-    for start in range(0, len(found.run_ids), folding.BATCH):
-        folded += len(_fold(found.run_ids[start : start + folding.BATCH], cutoff))
+    left, folded = found.run_ids, 0
+    while left:
+        size = pace.size("fold", folding.BATCH)
+        batch, left = left[:size], left[size:]
+        done = len(_fold(batch, cutoff))
+        pace.after("fold", done)
+        folded += done
     return found.after, folded
 
 
-@write_transaction
+@yielding_transaction
 def _fold(run_ids: Sequence[UUID], cutoff: datetime) -> list[Folded]:
     folded = folding.fold(run_ids, cutoff)
     records.bill(
@@ -36,11 +42,18 @@ def _fold(run_ids: Sequence[UUID], cutoff: datetime) -> list[Folded]:
     return folded
 
 
+def forget_skips(pace: Pace | None = None) -> int:
+    """Removes some old records of starts that did not happen; how many."""
+    pace = pace or Pace()
+    gone = _forget_skips(pace.size("skips", forgetting.BATCH))
+    pace.after("skips", gone)
+    return gone
+
+
 @write_transaction
-def forget_skips() -> int:
-    """Removes old records of starts that did not happen; how many."""
+def _forget_skips(limit: int) -> int:
     cutoff = rules.cutoff(clock.now(), rules.instance().history_ms)
-    gone = forgetting.forget_skips(cutoff)
+    gone = forgetting.forget_skips(cutoff, limit)
     records.bill((Item(project_id, Removal.SKIPS, at) for project_id, at in gone), clock.now())
     return len(gone)
 

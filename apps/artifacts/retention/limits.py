@@ -12,6 +12,7 @@ from apps.artifacts.retention import candidates, listing, rules, sweep
 from apps.artifacts.retention.candidates import Candidate
 from apps.artifacts.retention.rules import Limits, Rules
 from apps.core import clock
+from apps.core.pace import Pace
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def surplus(
             given, taken = given + 1, taken + one.bytes
 
 
-def enforce(most: int) -> list[sweep.Entry]:
+def enforce(most: int, pace: Pace | None = None) -> list[sweep.Entry]:
     """Removes up to `most` logs beyond the limits of all rules; the next call goes on where this one had to stop."""
     entries: list[sweep.Entry] = []
     scopes = bounded()
@@ -81,5 +82,5 @@ def enforce(most: int) -> list[sweep.Entry]:
         if over.logs <= 0 and over.bytes <= 0:
             continue
         chosen = list(surplus(project_id, task_id, limits, found, now, left))
-        entries += sweep.remove(chosen, found, over.rule, now)
+        entries += sweep.remove(chosen, found, over.rule, now, pace)
     return entries

@@ -14,6 +14,7 @@ from apps.artifacts.models import StoredLog, StoredTotal, UnlistedRun
 from apps.artifacts.retention import files
 from apps.core import bulk, db
 from apps.core.db import write_transaction
+from apps.core.pace import Pace
 from apps.runs.models import RunAttempt
 
 BATCH = 250
@@ -30,6 +31,14 @@ _ADD = (
 def note(run_ids: Sequence[UUID]) -> None:
     """Remembers runs whose end was counted; called as the last thing in that transaction."""
     bulk.insert_or_update(UnlistedRun, ["run_id"], [[pk] for pk in run_ids], "ON CONFLICT DO NOTHING")
+
+
+def list_some(pace: Pace) -> bool:
+    """Lists as many as one transaction should hold; whether there may be more."""
+    size = pace.size("list", BATCH)
+    done = list_ended(size)
+    pace.after("list", done)
+    return done == size
 
 
 def list_ended(limit: int = BATCH) -> int:

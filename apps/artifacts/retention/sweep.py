@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
@@ -19,14 +20,15 @@ from apps.artifacts.retention.candidates import Candidate, Position
 from apps.artifacts.retention.files import Retired
 from apps.artifacts.retention.rules import Rules
 from apps.core import clock, db
-from apps.core.db import write_transaction
+from apps.core.db import write_transaction, yielding_transaction
 from apps.core.errors import DomainError
+from apps.core.pace import Pace, spent
 
 Outcome = Literal["deleted", "already_absent", "file_failed", "record_failed"]
 Status = Literal["complete", "page_complete", "deletion_budget_exhausted"]
 Action = Literal["unchanged", "advanced", "cleared", "fenced"]
 
-# Candidates whose tasks and runs are held still together while their files are deleted.
+# Candidates whose tasks and runs are held still together while their files are deleted; fewer where that takes long.
 LOCKED = 8
 
 
@@ -88,7 +90,7 @@ class Swept:
         return sum(entry.bytes for entry in self.entries if entry.outcome == "deleted")
 
 
-def sweep(after: Position | None = None, options: Options | None = None) -> Swept:
+def sweep(after: Position | None = None, options: Options | None = None, pace: Pace | None = None) -> Swept:
     """Looks at one page and removes what may go; an error with one log goes on with the next.
 
     Raises CapacityUnavailable, and RetentionPageInvalid before anything is touched.
@@ -100,7 +102,7 @@ def sweep(after: Position | None = None, options: Options | None = None) -> Swep
     page = candidates.page(found, now, after, options.page)
     candidates.verify(page, after, options.page)
     chosen = page.candidates[: options.most]
-    entries = remove(chosen, found, Removal.PRESSURE if pressure else Removal.AGE, now)
+    entries = remove(chosen, found, Removal.PRESSURE if pressure else Removal.AGE, now, pace)
     status: Status = "page_complete" if page.truncated else "complete"
     resume = page.next
     if len(chosen) < len(page.candidates):
@@ -110,32 +112,37 @@ def sweep(after: Position | None = None, options: Options | None = None) -> Swep
     )
 
 
-def remove(chosen: Sequence[Candidate], found: Rules, rule: str, now: datetime) -> list[Entry]:
+def remove(
+    chosen: Sequence[Candidate], found: Rules, rule: str, now: datetime, pace: Pace | None = None
+) -> list[Entry]:
     """Deletes the files of each, makes that last, and only then records it; one entry per candidate, in order.
 
     None for one that somebody began to need since it was chosen, and for one that another sweeper has recorded.
     """
+    pace = pace or Pace()
     outcomes: dict[UUID, tuple[Outcome, int]] = {}
     made: list[records.Record] = []
     shards: set[str] = set()
-    for first in range(0, len(chosen), LOCKED):
-        for one, gone in _delete(chosen[first : first + LOCKED], found):
-            if gone is None:
-                outcomes[one.attempt_id] = ("file_failed", 0)
-                continue
-            if gone.shard is not None:
-                shards.add(gone.shard)
-            outcomes[one.attempt_id] = (gone.disposition, gone.bytes)
-            made.append(
-                records.Record(
-                    one.attempt_id, one.artifact_id, one.finished_at, min(one.eligible_at, now), gone.disposition,
-                    gone.bytes, now, one.project_id, rule, gone.files,
-                )
-            )  # fmt: skip
+    for one, gone in _delete_all(chosen, found, pace):
+        if gone is None:
+            outcomes[one.attempt_id] = ("file_failed", 0)
+            continue
+        if gone.shard is not None:
+            shards.add(gone.shard)
+        outcomes[one.attempt_id] = (gone.disposition, gone.bytes)
+        made.append(
+            records.Record(
+                one.attempt_id, one.artifact_id, one.finished_at, min(one.eligible_at, now), gone.disposition,
+                gone.bytes, now, one.project_id, rule, gone.files,
+            )
+        )  # fmt: skip
     for shard in sorted(shards):
         facts.sync_directory(shard)
-    for failed in _record(made):
-        outcomes[failed] = ("record_failed", 0)
+    while made:
+        size = pace.size("record", len(made))
+        batch, made = made[:size], made[size:]
+        outcomes.update((failed, ("record_failed", 0)) for failed in _record(batch))
+        pace.after("record", len(batch))
     return [
         Entry(one.attempt_id, one.artifact_id, *outcomes[one.attempt_id])
         for one in chosen
@@ -143,15 +150,45 @@ def remove(chosen: Sequence[Candidate], found: Rules, rule: str, now: datetime) 
     ]
 
 
-@write_transaction
-def _delete(group: Sequence[Candidate], found: Rules) -> list[tuple[Candidate, Retired | None]]:
+def _delete_all(
+    chosen: Sequence[Candidate], found: Rules, pace: Pace
+) -> Iterator[tuple[Candidate, Retired | None]]:
+    """Deletes group by group, and gives what came of each that went or could not."""
+    left = list(chosen)
+    while left:
+        size = pace.size("delete", LOCKED)
+        group = left[:size]
+        for one in group:
+            # What has to be fetched from the disk is fetched before anybody has to wait for it.
+            _look(one)
+        reached, gone = _delete(group, found)
+        pace.after("delete", len(gone))
+        left = left[reached:]
+        yield from gone
+
+
+@yielding_transaction
+def _delete(group: Sequence[Candidate], found: Rules) -> tuple[int, list[tuple[Candidate, Retired | None]]]:
     """Deletes what may still go while nobody can begin to need it: a pin comes before, or finds it gone.
 
-    Names go, nothing is synced and nothing written to the database: the locks are held for a moment. Files come
-    last, so that no statement behind them has the whole tried again.
+    Names go, nothing is synced and nothing written to the database: the locks are held for a moment, and given back
+    early where a disk is slow. Files come last, so that no statement behind them has the whole tried again. Says how
+    far it came.
     """
     still = candidates.hold(group, found)
-    return [(one, _retire(one)) for one in group if one.attempt_id in still]
+    db.take_writer()
+    gone: list[tuple[Candidate, Retired | None]] = []
+    for reached, one in enumerate(group):
+        if gone and spent():
+            return reached, gone
+        if one.attempt_id in still:
+            gone.append((one, _retire(one)))
+    return len(group), gone
+
+
+def _look(one: Candidate) -> None:
+    with suppress(OSError, UnsafeTarget):
+        files.look(one.artifact_id)
 
 
 def _retire(one: Candidate) -> Retired | None:
@@ -222,13 +259,15 @@ class Cycle:
     action: Action
 
 
-def cycle(options: Options | None = None, checkpoint: Checkpoint | None = None) -> Cycle:
+def cycle(
+    options: Options | None = None, checkpoint: Checkpoint | None = None, pace: Pace | None = None
+) -> Cycle:
     """One sweep from the checkpoint on; an idle one writes nothing.
 
     A complete sweep begins at the start next time, so that what failed is tried again.
     """
     before = checkpoint or load()
-    swept = sweep(before.position, options)
+    swept = sweep(before.position, options, pace)
     after = None if swept.status == "complete" else swept.resume
     if after == before.position:
         return Cycle(swept, "unchanged")

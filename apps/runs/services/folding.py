@@ -14,11 +14,10 @@ from typing import Any
 from uuid import UUID
 
 from apps.core import bulk, clock, db
-from apps.core.db import write_transaction
+from apps.core.db import yielding_transaction
 from apps.runs.models import ENDED, Run, RunAttempt, RunEvent, RunRetryPolicy, RunSummary, UncountedRun
 from apps.runs.services import holds
 
-# SQLite takes nobody else's write meanwhile: a batch is a few milliseconds.
 BATCH = 8
 WINDOW = 200
 
@@ -73,7 +72,7 @@ def window(cutoff: datetime, after: UUID | None = None, size: int = WINDOW) -> W
     return Window(runs, found[-1][0] if more else None)
 
 
-@write_transaction
+@yielding_transaction
 def fold(run_ids: Iterable[UUID], cutoff: datetime) -> list[Folded]:
     """Folds those of the runs that ended at `cutoff` or before and that nobody needs; at most BATCH at a time."""
     wanted = sorted(set(run_ids))[:BATCH]
@@ -96,9 +95,9 @@ def fold(run_ids: Iterable[UUID], cutoff: datetime) -> list[Folded]:
         for attempt_id, values in part.tell(attempt_ids).items():
             told[attempt_id].update(values)
     events = _count_events(chosen_ids)
-    RunSummary.objects.bulk_create(
-        [_summary(run, attempts[run.pk], events.get(run.pk, 0), told, now) for run in chosen]
-    )
+    summaries = [_summary(run, attempts[run.pk], events.get(run.pk, 0), told, now) for run in chosen]
+    db.take_writer()
+    RunSummary.objects.bulk_create(summaries)
     for _name, part in sorted(_parts.items()):
         part.remove(chosen_ids, attempt_ids)
     bulk.delete_rows(RunRetryPolicy, "run_id", chosen_ids)

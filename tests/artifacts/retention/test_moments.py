@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -11,16 +12,19 @@ from django.db import connection
 
 from apps.artifacts import store
 from apps.artifacts.models import ArtifactRetention
-from apps.artifacts.retention import candidates, files, limits, listing, preview, rules, sweep
+from apps.artifacts.retention import candidates, files, history, limits, listing, preview, rules, sweep
 from apps.artifacts.retention.rules import Limits
-from apps.core import clock
+from apps.core import clock, db
+from apps.core.db import write_transaction
+from apps.core.models import Wakeup
 from apps.projects.policy import Grant
-from apps.runs.models import RunAttempt
-from apps.runs.services import holds
+from apps.runs.models import RunAttempt, RunEvent, RunSummary
+from apps.runs.services import folding, holds
 from apps.tasks.models import Task
 from apps.tasks.services import update_task
 from tests.artifacts.retention import kit
 from tests.artifacts.retention.kit import DAY, OPTIONS
+from tests.runs.kit import race
 from tests.tasks.kit import make
 
 pytestmark = pytest.mark.django_db
@@ -31,7 +35,7 @@ GRANT = Grant.system("default", "project.manage", "tests")
 
 @pytest.fixture(autouse=True)
 def _rule(root: Path, settings: Any) -> None:
-    kit.keep(settings, keep_ms=7 * DAY_MS, pressure_ms=DAY_MS, keep_least=0)
+    kit.keep(settings, keep_ms=7 * DAY_MS, pressure_ms=DAY_MS, keep_least=0, history_ms=90 * DAY_MS)
 
 
 @pytest.mark.parametrize("way", ["run", "task"])
@@ -86,6 +90,70 @@ def test_nobody_can_pin_what_is_being_removed(
     assert waited == [True] and [entry.outcome for entry in swept.entries] == ["deleted"]
     of.run.task.refresh_from_db()
     assert of.run.task.pinned if way == "task" else holds.held([of.run_id])
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("way", ["run", "task"])
+def test_a_pin_between_the_judgement_and_the_removal_comes_before_it(
+    seeded: None, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """SQLite judges without its writer: a pin that comes then has the whole judged again."""
+    if connection.vendor != "sqlite":
+        pytest.skip("on PostgreSQL the judgement holds the rows: the pin waits, as above")
+    of, other = kit.many(2, clock.now() - 8 * DAY)
+    take, pins = db.take_writer, [of]
+
+    def late() -> None:
+        if pins:
+            assert race([partial(_pin, pins.pop(), way)]) == [None]
+        take()
+
+    monkeypatch.setattr(db, "take_writer", late)
+    swept = sweep.cycle(OPTIONS).swept
+    assert kit.on_disk([of, other]) == ([of] if way == "run" else [of, other])
+    assert [entry.attempt_id for entry in swept.entries] == ([other.pk] if way == "run" else [])
+
+
+def test_a_slow_disk_gives_the_locks_back_behind_each_removal(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = kit.many(6, clock.now() - 8 * DAY)
+    hold, groups = candidates.hold, []
+
+    def seen(group: Any, *args: Any) -> Any:
+        groups.append(len(group))
+        return hold(group, *args)
+
+    monkeypatch.setattr(candidates, "hold", seen)
+    monkeypatch.setattr(sweep, "spent", lambda: True)
+    swept = sweep.cycle(OPTIONS).swept
+    assert groups[0] == 6 and len(groups) == 6 and kit.on_disk(made) == []
+    assert [entry.outcome for entry in swept.entries] == ["deleted"] * 6
+
+
+@pytest.mark.django_db(transaction=True)
+def test_starts_do_not_wait_for_a_history_that_is_being_judged(
+    seeded: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever writes meanwhile is done before the fold goes on; it folds once all the same."""
+    of = kit.ended(clock.now() - 100 * DAY, status="failed", content=None)
+    RunAttempt.objects.filter(pk=of.pk).update(log_artifact_id=None)
+    RunEvent.objects.create(
+        run=of.run, sequence=1, type="run.created", actor_type="system", created_at=of.run.created_at
+    )
+    summary, tries = folding._summary, []
+
+    def start() -> None:
+        Wakeup.objects.create(cluster="start", rung_at=clock.now())
+
+    def late(*args: Any) -> Any:
+        tries.append(1)
+        if len(tries) == 1:
+            assert race([write_transaction(start)]) == [None]
+        return summary(*args)
+
+    monkeypatch.setattr(folding, "_summary", late)
+    assert history.fold()[1] == 1
+    assert len(tries) == (2 if connection.vendor == "sqlite" else 1)
+    assert RunSummary.objects.count() == 1 and not RunEvent.objects.exists()
 
 
 def _pin(of: RunAttempt, way: str) -> None:
