@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.e2e.person import NAME, PASSWORD
 from tests.e2e.up_kit import Up, eventually
-from tests.e2e.window import Window
+from tests.e2e.window import Window, at_rest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--force-color-profile=srgb"]
@@ -58,7 +58,12 @@ class Person(Window):
 
     def until(self, condition: str, seconds: float = 15) -> None:
         """Waits for an expression; from outside, since the policy lets no page evaluate text."""
-        eventually(lambda: self.page.evaluate(condition), condition, seconds)
+
+        def holds() -> Any:
+            self.rest()
+            return self.page.evaluate(condition)
+
+        eventually(holds, condition, seconds)
 
     def close(self) -> None:
         self.context.close()
@@ -66,6 +71,7 @@ class Person(Window):
 
 def axe_faults(page: Any) -> list[str]:
     """Serious and critical findings of axe-core on the page as it is; injected past the policy by the debugger."""
+    at_rest(page)
     if not page.evaluate("typeof axe !== 'undefined'"):
         page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8"))
     return list(page.evaluate(_RUN))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests import screenshots
+from tests import furnishing
 from tests.e2e import chrome
 from tests.e2e.chrome import Person, axe_faults
 from tests.e2e.up_kit import Up, database
@@ -40,11 +40,11 @@ def panel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Furnished]:
         up = Up(tmp_path_factory.mktemp("pages") / "home", **extra)
         try:
             up.wait_ready()
-            pages = screenshots.furnish(up, **extra)
+            pages = furnishing.furnish(up, **extra)
             with chrome.browser() as started:
                 yield Furnished(up, pages, started)
         finally:
-            screenshots.end(up)
+            furnishing.end(up)
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

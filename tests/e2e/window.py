@@ -12,6 +12,48 @@ CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 NAME, PASSWORD = "ann", "correct horse 7 battery"
 
+# In every document, before its own scripts: whether one of them sent the window elsewhere.
+_LEAVING = """navigation.addEventListener("navigate", (event) => {
+  if (!event.destination.sameDocument && event.downloadRequest === null) window.leaves = true;
+});"""
+# What events and scripts of the page had waiting comes first, then the answer.
+_RESTS = """async () => {
+  await new Promise((go) => setTimeout(go));
+  await new Promise((go) => requestIdleCallback(go, {timeout: 1000}));
+  return document.readyState === "complete" && !window.leaves;
+}"""
+
+
+def at_rest(page: Any) -> None:
+    """Waits until the page has loaded and is not on its way to another one by a script of its own.
+
+    An invitation's page sends its form at once, and goes anew to its address when only the part behind the # is
+    another one: whoever looks in between sees a page that is not there any more. `watch` the context first.
+    """
+
+    def rests() -> bool:
+        try:
+            return bool(page.evaluate(_RESTS))
+        except Exception as error:
+            if "Execution context was destroyed" not in str(error):
+                raise
+            return False
+
+    eventually(rests, f"{page.url} is at rest", 30)
+
+
+def visit(page: Any, address: str) -> Any:
+    """Opens an address and waits for the page it leads to; the first answer, None where only the # differs."""
+    answer = page.goto(address)
+    at_rest(page)
+    return answer
+
+
+def watch(context: Any) -> Any:
+    """Pages of this context tell `at_rest` where their scripts send them."""
+    context.add_init_script(_LEAVING)
+    return context
+
 
 class Window:
     """One window in one language and width; `close` fails on complaints and on a page that is too wide."""
@@ -32,15 +74,17 @@ class Window:
         self.base = up.address
         self.scripts = scripts
         phone = width < 640
-        self.context = chromium.new_context(
-            **{
-                "viewport": {"width": width, "height": height},
-                "has_touch": phone,
-                "is_mobile": phone,
-                "java_script_enabled": scripts,
-                "timezone_id": "Europe/Berlin",
-                **options,
-            }
+        self.context = watch(
+            chromium.new_context(
+                **{
+                    "viewport": {"width": width, "height": height},
+                    "has_touch": phone,
+                    "is_mobile": phone,
+                    "java_script_enabled": scripts,
+                    "timezone_id": "Europe/Berlin",
+                    **options,
+                }
+            )
         )
         self.context.add_cookies([{"name": "ql_language", "value": language, "url": f"{self.base}/"}])
         self.page = self.context.new_page()
@@ -54,7 +98,13 @@ class Window:
             self.complaints.append(f"asked {request.url}")
 
     def go(self, path: str) -> Any:
-        return self.page.goto(f"{self.base}{path}")
+        """See `visit`; without script no page goes anywhere by itself."""
+        address = f"{self.base}{path}"
+        return visit(self.page, address) if self.scripts else self.page.goto(address)
+
+    def rest(self) -> None:
+        if self.scripts:
+            at_rest(self.page)
 
     def set_up(self, up: Up) -> None:
         """Makes the first account through the printed link; ends on the dashboard."""
@@ -107,6 +157,7 @@ class Window:
         self.page.wait_for_url("**/panel/runs/**")
 
     def close(self) -> None:
+        self.rest()
         overflow = self.page.evaluate("document.documentElement.scrollWidth - innerWidth")
         self.context.close()
         assert not self.complaints, self.complaints
