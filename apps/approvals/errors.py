@@ -55,6 +55,23 @@ class SelfDecisionRejected(Forbidden):
     message = _("Somebody else must decide what you asked for.")
 
 
+class NotADecider(Forbidden):
+    code = "approval_not_a_decider"
+    message = _("The project lets fewer people decide than may by their role, and you are not among them.")
+
+
+class AlreadyVoted(Conflict):
+    code = "approval_already_voted"
+    retry = Retry.NEVER
+    message = _("You have said what you think of this already; others must decide too.")
+
+
+class NotWithdrawable(Conflict):
+    code = "approval_not_withdrawable"
+    retry = Retry.NEVER
+    message = _("A request of this kind cannot be taken back.")
+
+
 class PolicyFenceConflict(Conflict):
     code = "approval_policy_fence_conflict"
     message = _("Rights or project have changed meanwhile; try again.")

@@ -20,10 +20,17 @@ def admit(subject: PolicySubject, project_id: str, permission: str, effects: Col
 
     What it returns is no right to act: only `hold` takes it.
     """
+    return look(subject, project_id, permission, effects)[0]
+
+
+def look(
+    subject: PolicySubject, project_id: str, permission: str, effects: Collection[str]
+) -> tuple[Grant, str]:
+    """The same with the effect that was found."""
     found = policy.decide(subject, project_id, permission)
     if found.effect not in effects or found.fence is None:
         raise errors.ApprovalPolicyDenied
-    return Grant(subject, project_id, permission, found.fence, ORIGIN)
+    return Grant(subject, project_id, permission, found.fence, ORIGIN), found.effect
 
 
 def hold(admitted: Grant) -> None:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from functools import cache
 from typing import Any
 
 from django.conf import settings
 
-from apps.approvals import due, receipts
+from apps.approvals import admitting, due, receipts
 from apps.approvals.cycle import PROFILES, Cycle
-from apps.approvals.services import sweeping
+from apps.approvals.services import asking, sweeping
 from apps.approvals.services.consuming import EXECUTE
 from apps.approvals.services.deciding import CONSUME
 from apps.approvals.services.sweeping import Position
-from apps.core import clock, control, wakeups
+from apps.core import clock, control, participants, wakeups
 from apps.core.db import write_transaction
 from apps.core.jobs import CONTROL
 from apps.dispatch import scheduler
-from apps.runs.services import holds
+from apps.runs.services import door, holds
+from apps.triggers import asking as triggers
 
 LAPSE = "approvals.lapse"
+ASK = "approvals.ask"
 _PAGES = 8
 
 
@@ -71,6 +74,20 @@ def _call() -> None:
     wakeups.ring(CONTROL)
 
 
+def ask(_cursor: control.Cursor) -> control.Cursor | None:
+    """Files the requests of due times, a few bounded pages; whoever left a record made this due at once."""
+    for _ in range(_PAGES):
+        if not asking.file_due_page():
+            break
+    return None
+
+
+def ask_soon(_skip_ids: Sequence[Any]) -> None:
+    """Inside the transaction that left records."""
+    control.soon(ASK)
+    wakeups.ring(CONTROL)
+
+
 def _read(value: Any) -> Position | None:
     return None if value is None else (clock.from_ms(value[0]), str(value[1]))
 
@@ -80,7 +97,11 @@ def _write(position: Position | None) -> list[Any] | None:
 
 
 def register() -> None:
-    """Makes the jobs known, and who still needs a run whole."""
+    """Makes the jobs known, who still needs a run whole, who knows approvals at the door, and who asks for triggers."""
+    control.register(ASK, ask, every_ms=30_000)
+    participants.register(door.ASKED, ask_soon)
+    door.register(admitting.consumed_for)
+    triggers.register(asking.file_firing)
     control.register(CONSUME, consume, every_ms=30_000)
     control.register(EXECUTE, execute, every_ms=30_000)
     scheduler.register("approvals", look, PROFILES[settings.PROFILE].interval_s)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from django.db.models import Exists, OuterRef, QuerySet
 
-from apps.approvals import values
+from apps.approvals import values, voting
 from apps.approvals.contract import RECOVERY_REQUIRED
 from apps.approvals.errors import ApprovalRequestNotFound
 from apps.approvals.models import (
@@ -23,15 +23,17 @@ from apps.approvals.models import (
 from apps.approvals.records import sound
 from apps.approvals.services import lapsing
 from apps.approvals.services.lapsing import OPEN
-from apps.approvals.standing import EXPIRED
+from apps.approvals.standing import EXPIRED, WITHDRAWN
+from apps.approvals.voting import Tally
 from apps.core import clock, pages
 from apps.core.errors import InvalidInput
 from apps.identity.principals import PolicySubject
+from apps.projects import approval_policy
 from apps.projects.queries import attach
 
 VOID = "void"
 STATES = tuple(ApprovalRequest.State.values)
-STATUSES = (*STATES, EXPIRED, VOID)
+STATUSES = (*STATES, EXPIRED, VOID, WITHDRAWN)
 EXECUTION_STATUSES = (*ApprovedActionExecution.Status.values, RECOVERY_REQUIRED)
 SOONEST = (pages.moment("expires_at"), pages.Key("id"))
 LATEST = (pages.moment("expires_at", descending=True), pages.Key("id", descending=True))
@@ -101,12 +103,17 @@ def examine(request_id: str) -> Seen:
     return found
 
 
+def tally_of(row: ApprovalRequest) -> Tally:
+    """The votes about one request; three queries at most."""
+    return voting.tallies(row.project_id, [row])[row.pk]
+
+
 def seen(row: ApprovalRequest, now: datetime) -> Seen:
     """What a checked row comes to at a moment; its lapse must be at hand."""
     if row.state in OPEN:
         lapse = getattr(row, "lapse", None)
         if lapse is not None:
-            return Seen(row, EXPIRED if lapse.code == EXPIRED else VOID, lapse.code)
+            return Seen(row, lapse.code if lapse.code in (EXPIRED, WITHDRAWN) else VOID, lapse.code)
         if row.expires_at <= now:
             return Seen(row, EXPIRED, EXPIRED)
     return Seen(row, row.state)
@@ -218,6 +225,13 @@ def page(
 def waiting(project_id: str, decider: PolicySubject, most: int = 10) -> list[datetime]:
     """When the live requests of others in a project expire, the soonest first, at most `most`; one query."""
     rows = _live(decider).filter(project=project_id).order_by("expires_at", "id")
+    return list(rows.values_list("expires_at", flat=True)[:most])
+
+
+def to_remind(project_id: str, decider: PolicySubject, most: int = 10) -> list[datetime]:
+    """Of `waiting`, what expires within the minutes of the project's policy, the soonest first; two queries."""
+    until = clock.now() + timedelta(minutes=approval_policy.of(project_id).remind_before_minutes)
+    rows = _live(decider).filter(project=project_id, expires_at__lte=until).order_by("expires_at", "id")
     return list(rows.values_list("expires_at", flat=True)[:most])
 
 

@@ -11,6 +11,7 @@ from apps.core import ids
 from apps.core.errors import InvalidInput
 from apps.identity.principals import PolicySubject
 from apps.projects import permissions
+from apps.projects.models import MAX_QUORUM
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ def check_request(row: ApprovalRequest) -> ApprovalRequest:
     expires_at = values.moment("expires_at", row.expires_at)
     life = (expires_at - requested_at).total_seconds() * 1000
     values.whole("longest_life_ms", row.longest_life_ms, 1, 2**53)
+    values.whole("quorum", row.quorum, 1, MAX_QUORUM)
     if not 0 < life <= row.longest_life_ms:
         raise InvalidApprovalValue.field("expires_at", "Not a possible time.")
     _check_decision(row)

@@ -23,7 +23,7 @@ class ActionType:
 
     `longest_life_ms` is from filing to expiry. `handler` inspects and executes, `evidence` observes (§5.1, §7.1);
     None = an approved one waits (`handler_unavailable`), and recovery is by people only. `risk` is what a request
-    is shown with that names none.
+    is shown with that names none. `withdrawable`: whoever asked may take a request back that nobody decided.
     """
 
     name: str
@@ -34,6 +34,7 @@ class ActionType:
     handler: Handler | None = None
     evidence: Provider | None = None
     risk: str = "medium"
+    withdrawable: bool = False
 
 
 _registry: dict[str, ActionType] = {}

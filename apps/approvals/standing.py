@@ -24,8 +24,10 @@ from apps.tasks.models import Task
 from apps.tasks.revisions import Revision
 
 EXPIRED = "expired"
+WITHDRAWN = "withdrawn"
 REASONS: dict[str, str | Promise] = {
     EXPIRED: _("Nobody decided, or it was not carried out, in time."),
+    WITHDRAWN: _("Who asked took it back."),
     "project_archived": _("The project was archived."),
     "requester_role_changed": _("The role of who asked has changed."),
     "requester_disabled": _("Who asked was disabled."),

@@ -98,19 +98,21 @@ class Freeze(Operation):
 class Guard(Operation):
     """Refuses one verb on a table except for rows of which a condition holds: the narrow way past a frozen row.
 
-    `condition` is SQL over OLD (a delete) or NEW (an insert) that both engines read alike. It is drawn from rows,
-    never from a setting of the session: who wants to remove something must first have left what stands for it.
+    `condition` is SQL over OLD (a delete), NEW (an insert) or both (an update) that both engines read alike. It is
+    drawn from rows, never from a setting of the session: who wants to remove something must first have left what
+    stands for it. `name` is that of the trigger, where the table has another one for the verb.
     """
 
     reversible = True
 
-    def __init__(self, table: str, verb: str, condition: str) -> None:
+    def __init__(self, table: str, verb: str, condition: str, *, name: str | None = None) -> None:
         self.table = table
         self.verb = verb
         self.condition = condition
+        self.name = name or f"{table}_no_{verb}"
 
     def deconstruct(self) -> tuple[str, list[Any], dict[str, Any]]:
-        return (type(self).__name__, [self.table, self.verb, self.condition], {})
+        return (type(self).__name__, [self.table, self.verb, self.condition], {"name": self.name})
 
     def state_forwards(self, app_label: str, state: Any) -> None:
         pass
@@ -119,7 +121,7 @@ class Guard(Operation):
         self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: Any, to_state: Any
     ) -> None:
         self.database_backwards(app_label, schema_editor, to_state, from_state)
-        name, event = f"{self.table}_no_{self.verb}", self.verb.upper()
+        name, event = self.name, self.verb.upper()
         refusal = f"this {self.verb} of {self.table} is not allowed"
         if schema_editor.connection.vendor == "postgresql":
             schema_editor.execute(
@@ -143,7 +145,7 @@ class Guard(Operation):
     def database_backwards(
         self, app_label: str, schema_editor: BaseDatabaseSchemaEditor, from_state: Any, to_state: Any
     ) -> None:
-        name = f"{self.table}_no_{self.verb}"
+        name = self.name
         if schema_editor.connection.vendor == "postgresql":
             schema_editor.execute(f"DROP TRIGGER IF EXISTS {name} ON {self.table}", params=None)
             schema_editor.execute(f"DROP FUNCTION IF EXISTS {name}()", params=None)

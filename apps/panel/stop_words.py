@@ -19,6 +19,7 @@ RULES: dict[str, Promise] = {
     "project archived": gettext_lazy("its project was archived"),
     "queue emptied": gettext_lazy("its queue was emptied"),
     "task or project switched off": gettext_lazy("its task or project was switched off"),
+    "task needs an approval": gettext_lazy("its task needs an approval by now"),
 }
 
 

@@ -30,6 +30,14 @@ class ApprovalRequired(Conflict):
     message = _("This needs an approval first; nothing has happened.")
 
 
+class NobodyCouldDecide(Conflict):
+    """Carries `possible_deciders`, how many people could decide, and `quorum`, how many would have to agree."""
+
+    code = "approval_policy_undecidable"
+    retry = Retry.NEVER
+    message = _("Fewer people could decide than must agree; nothing could be approved any more.")
+
+
 class ProjectArchived(Forbidden):
     code = "project_archived"
     status = 409

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import combinations
+
 from django.db import models
 from django.db.models import F, Q
 
@@ -94,6 +97,62 @@ class ProjectRoleBinding(models.Model):
 
     def __str__(self) -> str:
         return f"{self.subject_id} {self.role or self.state} v{self.version}"
+
+
+# Who may ever start alone what needs an approval, or decide: the roles that have `run.start` and `approval.decide`.
+EXEMPT = (Role.OWNER, Role.ADMIN)
+BREAK_GLASS = (Role.OWNER, Role.ADMIN, Role.OPERATOR)
+MAX_QUORUM = 5
+MAX_DECIDERS = 100
+MAX_REMIND_MINUTES = 1_440
+
+
+def _subsets(names: Iterable[str]) -> list[str]:
+    """Every selection of the names as it is stored: in their order, with commas."""
+    every = [str(name) for name in names]
+    chosen = [combinations(every, size) for size in range(len(every) + 1)]
+    return [",".join(some) for of_size in chosen for some in of_size]
+
+
+class ProjectApprovalPolicy(models.Model):
+    """How a project decides about what needs an approval; without a row the defaults hold, as version 0.
+
+    Roles are stored as `owner,admin`, in this order; empty is none. `decider_people` names accounts by subject id.
+    """
+
+    project = models.OneToOneField(Project, on_delete=models.PROTECT, primary_key=True, related_name="+")
+    version = models.IntegerField(default=1)
+    quorum = models.PositiveSmallIntegerField(default=1)
+    decider_roles = models.CharField(max_length=32, default="owner,admin", blank=True)
+    decider_people = models.JSONField(default=list)
+    exempt_roles = models.CharField(max_length=32, default="", blank=True)
+    break_glass_roles = models.CharField(max_length=32, default="", blank=True)
+    remind_before_minutes = models.PositiveIntegerField(default=30)
+    changed_by_type = models.CharField(max_length=32, choices=SubjectType)
+    changed_by_id = models.CharField(max_length=255)
+    created_at = fields.created_at()
+    updated_at = models.DateTimeField()
+
+    class Meta:
+        db_table = "project_approval_policies"
+        constraints = [
+            fields.at_least("version", 1, "project_approval_policy_version"),
+            models.CheckConstraint(
+                condition=Q(quorum__gte=1, quorum__lte=MAX_QUORUM), name="project_approval_policy_quorum"
+            ),
+            fields.one_of("decider_roles", _subsets(EXEMPT), "project_approval_policy_deciders"),
+            fields.one_of("exempt_roles", _subsets(EXEMPT), "project_approval_policy_exempt"),
+            fields.one_of("break_glass_roles", _subsets(BREAK_GLASS), "project_approval_policy_glass"),
+            models.CheckConstraint(
+                condition=Q(remind_before_minutes__gte=0, remind_before_minutes__lte=MAX_REMIND_MINUTES),
+                name="project_approval_policy_remind",
+            ),
+            fields.one_of("changed_by_type", SubjectType.values, "project_approval_policy_changed_by"),
+            fields.not_before("updated_at", "created_at", "project_approval_policy_updated"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.project_id} v{self.version}"
 
 
 class ProjectOwnerBootstrapChallenge(models.Model):

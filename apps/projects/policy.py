@@ -119,7 +119,7 @@ def authorize(
     if decision.effect == "allow":
         return Grant(principal.subject, project_id, permission, decision.fence, origin, decision.vault)
     if decision.effect == "require_approval":
-        raise _to_be_asked(project_id, permission, permission)
+        raise to_be_asked(project_id, permission, permission)
     if decision.reason in ("project_not_found", "subject_unbound"):
         raise NotFound
     if decision.reason == "project_archived":
@@ -165,12 +165,12 @@ def confirm_secret_use(grant: Grant) -> None:
     Raises Forbidden and ApprovalRequired.
     """
     if grant.vault == "require_approval":
-        raise _to_be_asked(grant.project_id, SECRET_USE, grant.permission)
+        raise to_be_asked(grant.project_id, SECRET_USE, grant.permission)
     if grant.vault != "allow":
         raise Forbidden(_("The task names secrets, and you may not use secrets here (secret.use)."))
 
 
-def _to_be_asked(project_id: str, lacking: str, permission: str) -> ApprovalRequired:
+def to_be_asked(project_id: str, lacking: str, permission: str) -> ApprovalRequired:
     """What a caller who may only ask is told: what for, and where the same body can be filed if it can be."""
     action_type = _ACTION_TYPES.get(permission)
     where = {} if action_type is None else {"ask_at": f"/projects/{project_id}/approvals"}

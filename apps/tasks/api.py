@@ -162,6 +162,10 @@ class TaskSerializer(ExecutionSerializer):
     retry = RetrySerializer(required=False)
     labels = serializers.ListField(child=serializers.CharField(max_length=64), required=False)
     pinned = serializers.BooleanField(required=False)
+    requires_approval = serializers.BooleanField(
+        required=False,
+        help_text="Whether nobody starts it alone. Set here; taken back under `…/requires-approval` only.",
+    )
     revision = serializers.CharField(read_only=True)
     version = serializers.IntegerField(read_only=True)
     created_at = MomentField(read_only=True)
@@ -242,6 +246,24 @@ class OneTask(ProjectEndpoint):
         return Response(status=204)
 
 
+class ApprovalMark(ProjectEndpoint):
+    """That a task needs an approval; an addition to the contract."""
+
+    permissions = {"DELETE": "policy.manage"}
+    fresh = frozenset({"DELETE"})
+
+    @extend_schema(
+        summary="Let a task be started without an approval again",
+        parameters=[IF_MATCH],
+        request=None,
+        responses=TaskSerializer,
+    )
+    def delete(self, request: Request, p: str, t: str) -> Response:
+        version = if_match(request)
+        task = queries.find(self.project_id, t)
+        return _answer(queries.view(services.clear_approval_mark(self.grant, task.pk, version)))
+
+
 class Revisions(ProjectEndpoint):
     """What a task executed over time."""
 
@@ -304,6 +326,7 @@ def _answer(view: TaskView, status: int = 200) -> Response:
 urlpatterns = [
     path("projects/<str:p>/tasks", Tasks.as_view()),
     path("projects/<str:p>/tasks/<str:t>", OneTask.as_view()),
+    path("projects/<str:p>/tasks/<str:t>/requires-approval", ApprovalMark.as_view()),
     path("projects/<str:p>/tasks/<str:t>/revisions", Revisions.as_view()),
     path("projects/<str:p>/tasks/<str:t>/revisions/<str:revision>", OneRevision.as_view()),
 ]

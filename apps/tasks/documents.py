@@ -41,6 +41,7 @@ class TaskView:
             "retry": task.retry or RetryRule().document(),
             "labels": task.labels,
             "pinned": task.pinned,
+            "requires_approval": task.requires_approval,
             "revision": self.revision.task_revision,
             "version": task.version,
             "created_at": rfc3339(task.created_at),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.utils.translation import gettext_lazy as _
 
-from apps.core.errors import Conflict, Corrupt
+from apps.core.errors import Conflict, Corrupt, Forbidden
 
 
 class SlugTaken(Conflict):
@@ -15,6 +15,11 @@ class SlugTaken(Conflict):
 class TaskArchived(Conflict):
     code = "task_archived"
     message = _("The task is archived and can only be read.")
+
+
+class MarkKept(Forbidden):
+    code = "requires_approval_kept"
+    message = _("Only who may manage rights lets a task be started without an approval again.")
 
 
 class RevisionConflict(Conflict):

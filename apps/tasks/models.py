@@ -72,6 +72,8 @@ class Task(models.Model):
     revision = models.ForeignKey(
         TaskExecutionRevision, on_delete=models.PROTECT, related_name="+", db_index=False
     )
+    # Whether nobody starts it alone (docs/approvals.md); only `policy.manage` takes it back.
+    requires_approval = models.BooleanField(default=False)
     # Which example of the first minute this is; None from the first change on, when it is somebody's own.
     example = models.CharField(max_length=32, null=True)  # noqa: DJ001
     # By what it was made, so that the same form sent again finds it: a digest, None where nobody said one.

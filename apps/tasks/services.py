@@ -22,7 +22,7 @@ from apps.projects import policy
 from apps.projects.policy import Grant
 from apps.tasks import queries, revisions, secrets, slugs, validation
 from apps.tasks.documents import TaskView
-from apps.tasks.errors import SlugTaken, TaskArchived
+from apps.tasks.errors import MarkKept, SlugTaken, TaskArchived
 from apps.tasks.execution import LOCAL_PROCESS, Execution
 from apps.tasks.models import Task, TaskSecret
 from apps.tasks.revisions import Revision
@@ -35,7 +35,9 @@ CHANGED = "task.changed"
 READ_ONLY = (
     "id", "project", "enabled", "archived_at", "executor", "revision", "version", "created_at", "updated_at",
 )  # fmt: skip
-_COLUMNS = ("name", "description", "pinned", "labels", "priority", "concurrency", "max_parallel", "retry")
+_COLUMNS = (
+    "name", "description", "pinned", "labels", "priority", "concurrency", "max_parallel", "retry", "requires_approval",
+)  # fmt: skip
 _EXECUTION = (
     "work_dir", "timeout_ms", "kill_grace_ms", "log_quota_bytes", "before", "after", "requires", "limits",
     "secrets",
@@ -70,6 +72,7 @@ class TaskDraft:
     requires: Mapping[str, Any] | None = None
     limits: Mapping[str, Any] | None = None
     pinned: bool | None = None
+    requires_approval: bool | None = None
 
     @classmethod
     def from_json(cls, data: Any) -> TaskDraft:
@@ -128,7 +131,8 @@ def update_task(grant: Grant, task_id: Any, version: int, changes: Mapping[str, 
 
     A body field replaces the other two; fields that keep their value change nothing, and where nothing changes
     the version stays. What is executed gets a new revision when it changes. An example that somebody changes in
-    more than its pin is an example no longer. What is executed of a task that names secrets changes only with
+    more than its pin is an example no longer. `requires_approval` is set here and never taken back (MarkKept;
+    `clear_approval_mark`). What is executed of a task that names secrets changes only with
     `secret.use`: whoever writes the script reads the values. Raises NotFound, VersionConflict, TaskArchived,
     InvalidInput, SecretDisabled, SlugTaken and what `policy.confirm` raises.
     """
@@ -137,6 +141,8 @@ def update_task(grant: Grant, task_id: Any, version: int, changes: Mapping[str, 
     view = queries.view(task)
     values = validation.clean(_without_read_only(changes, view))
     _check_body_kept(view, changes, values)
+    if task.requires_approval and not values.get("requires_approval", True):
+        raise MarkKept
     columns = _changed_columns(task, values)
     revision, env = _changed_execution(grant, view, values)
     changed = sorted({*columns, *_differences(view, revision, env)})
@@ -161,7 +167,27 @@ def update_task(grant: Grant, task_id: Any, version: int, changes: Mapping[str, 
         raise _slug_taken(error) from None
     _note_secrets(task, view.revision.execution.secrets, revision.execution.secrets)
     _record(grant, "task.updated", task, {"fields": changed})
+    if "requires_approval" in columns:
+        _record(grant, "task.approval_required", task, {})
     return Task.objects.select_related("project", "revision").get(pk=task.pk)
+
+
+@write_transaction
+def clear_approval_mark(grant: Grant, task_id: Any, version: int) -> Task:
+    """Lets a task be started again without an approval; needs `policy.manage`, and whoever calls asks for a fresh
+    sign-in.
+
+    One without the mark stays as it is. Raises NotFound, VersionConflict, TaskArchived and what `policy.confirm`
+    raises.
+    """
+    _begin(grant, "policy.manage")
+    task = _locked(grant, task_id, version)
+    if not task.requires_approval:
+        return task
+    rows = Task.objects.filter(pk=task.pk)
+    cas.update(rows, version=version, updated_at=clock.now(), requires_approval=False)
+    _record(grant, "task.approval_cleared", task, {})
+    return _task(grant, task_id)
 
 
 @write_transaction

@@ -300,4 +300,5 @@ RULES: dict[str, Rule] = {
     "requires": _default(placement.ANYWHERE, _requires),
     "limits": _default(limits.NONE, _limits),
     "pinned": _default(False, _flag),
+    "requires_approval": _default(False, _flag),
 }

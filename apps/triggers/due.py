@@ -70,6 +70,7 @@ class Entry:
             "run": None if self.run is None else {"id": str(self.run.pk), "status": self.run.status},
             "waiting_for": self.waiting_for,
             "skip": None if self.skip is None else str(self.skip.pk),
+            "approval": None if self.skip is None else self.skip.approval_id,
             "by": None if self.by is None else {"type": self.by[0], "id": self.by[1]},
             "since": None if self.since is None else clock.rfc3339(self.since),
             "until": None if self.until is None else clock.rfc3339(self.until),

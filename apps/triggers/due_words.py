@@ -32,6 +32,9 @@ _SAID: dict[tuple[str, str | None], tuple[str | Promise, str]] = {
         "change_concurrency",
     ),
     ("skipped", "trigger_broken"): (_("The trigger could not be carried out as it was."), "change_rule"),
+    ("approval", "due"): (_("It needs an approval, which is about to be asked for."), "none"),
+    ("approval", "filed"): (_("It needs an approval, which was asked for."), "open_approval"),
+    ("approval", None): (_("It needs an approval, which could not be asked for."), "start_now"),
     ("missed", "scheduler_down"): (_("It was missed: no scheduler was running."), "check_scheduler"),
     ("missed", "clock_jump"): (
         _("It was missed: the system's clock was set forward, or the machine was asleep."),
@@ -56,6 +59,7 @@ _FIRST = _("The clocks showed this time twice that day; it was due once, the fir
 _STATUS = {
     "concurrency_skipped": "skipped",
     "trigger_broken": "skipped",
+    "approval_required": "approval",
     "missed": "missed",
     "task_disabled": "disabled",
     "trigger_disabled": "disabled",
@@ -75,6 +79,8 @@ class Verdict:
     def of_skip(cls, skip: Skip) -> Verdict:
         """The verdict of a record."""
         status = _STATUS[skip.reason]
+        if status == "approval":
+            return cls(status, skip.filing or skip.reason)
         return cls(status, skip.cause if status == "missed" else skip.reason)
 
 

@@ -7,5 +7,5 @@ from apps.approvals.actions.run_create import NAME, RunCreate, RunEvidence
 from apps.approvals.registry import ActionType
 
 RUN_CREATE = registry.register(
-    ActionType(NAME, "run.start", "run", handler=RunCreate(), evidence=RunEvidence())
+    ActionType(NAME, "run.start", "run", handler=RunCreate(), evidence=RunEvidence(), withdrawable=True)
 )

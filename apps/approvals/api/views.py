@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
-from django.utils.translation import gettext_lazy as _
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -29,7 +29,7 @@ from apps.approvals.api.serializers import (
     represent,
     represent_one,
 )
-from apps.approvals.errors import ApprovalPolicyDenied, HumanDecisionRequired
+from apps.approvals.errors import HumanDecisionRequired
 from apps.approvals.queries import Filters
 from apps.approvals.services import Verdict, Wish
 from apps.approvals.services.deciding import PERMISSION as DECIDE
@@ -45,13 +45,9 @@ class Approvals(ProjectEndpoint):
     permissions = {"GET": "project.read", "POST": "run.start"}
 
     def require(self, needed: str) -> None:
-        """Whoever may only ask is who may file; whoever may act needs no approval."""
-        try:
+        """Whoever may only ask may file, and for a task that needs an approval whoever may act, too."""
+        with suppress(ApprovalRequired):
             super().require(needed)
-        except ApprovalRequired:
-            return
-        if self.request.method == "POST":
-            raise ApprovalPolicyDenied(_("You may do this without asking."))
 
     @describe(
         summary="List requests for approval",

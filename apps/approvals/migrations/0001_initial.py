@@ -1,5 +1,6 @@
 import apps.core.clock
 import apps.core.fields
+import apps.core.ids
 import datetime
 import django.db.models.deletion
 import django.db.models.functions.text
@@ -78,6 +79,7 @@ class Migration(migrations.Migration):
                 ("requested_at", models.DateTimeField()),
                 ("expires_at", models.DateTimeField()),
                 ("longest_life_ms", models.BigIntegerField(default=86400000)),
+                ("quorum", models.PositiveSmallIntegerField(default=1)),
                 ("decision_id", models.CharField(max_length=64, null=True)),
                 (
                     "decision",
@@ -217,6 +219,10 @@ class Migration(migrations.Migration):
                             ),
                         ),
                         name="approval_request_life_of_type_check",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("quorum__gte", 1), ("quorum__lte", 5)),
+                        name="approval_request_quorum_check",
                     ),
                     models.CheckConstraint(
                         condition=django.db.models.lookups.Exact(
@@ -1401,6 +1407,62 @@ class Migration(migrations.Migration):
                             django.db.models.functions.text.Length("evidence_digest"), 64
                         ),
                         name="approved_run_receipt_evidence_digest_check",
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="ApprovalVote",
+            fields=[
+                (
+                    "id",
+                    apps.core.fields.IdField(
+                        default=apps.core.ids.uuid7, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("voter_type", models.CharField(default="user", max_length=32)),
+                ("voter_id", models.CharField(max_length=255)),
+                (
+                    "decision",
+                    models.CharField(
+                        choices=[("approved", "Approved"), ("rejected", "Rejected")], max_length=16
+                    ),
+                ),
+                ("reason_code", models.CharField(max_length=64)),
+                ("decision_id", models.CharField(max_length=64)),
+                ("voted_at", models.DateTimeField()),
+                (
+                    "request",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="votes",
+                        to="approvals.approvalrequest",
+                    ),
+                ),
+                (
+                    "project",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to="projects.project",
+                    ),
+                ),
+            ],
+            options={
+                "db_table": "approval_votes",
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("request", "voter_type", "voter_id"), name="approval_vote_voter_uidx"
+                    ),
+                    models.UniqueConstraint(fields=("decision_id",), name="approval_vote_decision_uidx"),
+                    models.CheckConstraint(
+                        condition=models.Q(("voter_type__in", ["user"])), name="approval_vote_voter_check"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("decision__in", ["approved", "rejected"])),
+                        name="approval_vote_value_check",
                     ),
                 ],
             },

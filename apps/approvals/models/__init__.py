@@ -11,10 +11,12 @@ from apps.approvals.models.recovery import (
     ApprovedActionRecoveryResolution,
 )
 from apps.approvals.models.request import ApprovalLapse, ApprovalRequest, Risk
+from apps.approvals.models.vote import ApprovalVote
 
 __all__ = [
     "ApprovalLapse",
     "ApprovalRequest",
+    "ApprovalVote",
     "ApprovedActionDispatch",
     "ApprovedActionExecution",
     "ApprovedActionPlan",

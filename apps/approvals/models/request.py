@@ -9,7 +9,7 @@ from django.utils.translation import pgettext_lazy
 from apps.core import clock, fields
 from apps.core.fields import absent, present
 from apps.identity.models import SubjectType
-from apps.projects.models import Project
+from apps.projects.models import MAX_QUORUM, Project
 
 DAY_MS = 86_400_000
 DECISION = (
@@ -54,6 +54,8 @@ class ApprovalRequest(models.Model):
     expires_at = models.DateTimeField()
     # What the action type allowed when it was filed, in milliseconds.
     longest_life_ms = models.BigIntegerField(default=DAY_MS)
+    # How many had to approve when it was filed; the project may ask for more by now, never for fewer.
+    quorum = models.PositiveSmallIntegerField(default=1)
     decision_id = models.CharField(max_length=64, null=True)  # noqa: DJ001
     decision = models.CharField(max_length=16, choices=Verdict, null=True)  # noqa: DJ001
     decision_reason_code = models.CharField(max_length=64, null=True)  # noqa: DJ001
@@ -107,6 +109,9 @@ class ApprovalRequest(models.Model):
             models.CheckConstraint(
                 condition=Q(longest_life_ms__gte=1) & (~Q(action_type="run.create") | Q(longest_life_ms=DAY_MS)),
                 name="approval_request_life_of_type_check",
+            ),
+            models.CheckConstraint(
+                condition=Q(quorum__gte=1, quorum__lte=MAX_QUORUM), name="approval_request_quorum_check"
             ),
             fields.long("action_digest", 64, "approval_request_action_digest_check"),
             fields.long("preview_digest", 64, "approval_request_preview_digest_check"),

@@ -6,6 +6,7 @@ from apps.approvals.services.consuming import Consumed, Consumption, consume
 from apps.approvals.services.creating import Filed, NewRequest, create
 from apps.approvals.services.deciding import Decided, Verdict, decide
 from apps.approvals.services.filing import Wish, file_request
+from apps.approvals.services.withdrawing import withdraw
 
 __all__ = [
     "Consumed",
@@ -19,4 +20,5 @@ __all__ = [
     "create",
     "decide",
     "file_request",
+    "withdraw",
 ]

@@ -15,6 +15,7 @@ from apps.audit import services as audit
 from apps.core import clock, ids, participants
 from apps.core.errors import InvalidInput
 from apps.identity.principals import PolicySubject
+from apps.projects import approval_policy
 from apps.projects.policy import Grant
 
 
@@ -96,6 +97,7 @@ def insert(wish: NewRequest, origin: str) -> Filed:
         requested_at=now,
         expires_at=now + timedelta(milliseconds=wish.life_ms),
         longest_life_ms=kind.longest_life_ms,
+        quorum=approval_policy.of(wish.project_id).quorum,
     )
     check_request(request).save(force_insert=True)
     audit.record(

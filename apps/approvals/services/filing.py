@@ -19,11 +19,12 @@ from apps.approvals.services import creating
 from apps.approvals.services.creating import Filed, NewRequest
 from apps.approvals.transactions import tried
 from apps.core import canonical, clock, db, ids
-from apps.identity.principals import Principal
+from apps.identity.principals import PolicySubject, Principal
 from apps.projects import policy
 from apps.projects.policy import Grant
 from apps.runs import payloads
 from apps.runs.errors import TaskArchived, TaskDisabled
+from apps.runs.services import door
 from apps.tasks import placement, queries, revisions
 from apps.tasks.models import Task
 
@@ -56,12 +57,22 @@ def file_request(
 ) -> Filed:
     """Files a request to start a task as it is now, or finds the same one.
 
+    Who may act alone may ask only where the task needs an approval whoever starts it.
+
     `secrets` False: the credential is not for using secrets, so not for tasks that name some either. Raises what
     `creating.create` raises, InvalidInput, InputTooLarge, NotFound for the task, TaskArchived, TaskDisabled, and
     TooManyOpen.
     """
     principal.require_active()
-    values.identifier("id", wish.id, 64)
+    if values.identifier("id", wish.id, 64).startswith(door.RESERVED):
+        raise InvalidApprovalValue.field("id", _("This id is for requests of triggers."))
+    return file_for(principal.subject, project_id, wish, origin=origin, secrets=secrets)
+
+
+def file_for(
+    subject: PolicySubject, project_id: str, wish: Wish, *, origin: str, secrets: bool = True
+) -> Filed:
+    """The same for whoever a trigger acts for; joins the caller's transaction."""
     kind = registry.find(wish.action_type)
     wish = replace(wish, risk=wish.risk or kind.risk)
     values.one_of("risk", wish.risk, values.RISKS)
@@ -70,12 +81,12 @@ def file_request(
     values.whole("expires_in_ms", wish.expires_in_ms, 1, kind.longest_life_ms)
     plans.check_priority(wish.priority)
     payloads.check(wish.input, wish.args)
-    admitted = creating.admit(principal.subject, project_id, kind.name)
-    return _file(wish, admitted, origin, secrets)
+    admitted, effect = gate.look(subject, project_id, kind.permission, gate.CARRIED_OUT)
+    return _file(wish, admitted, origin, secrets, effect not in kind.filed_on)
 
 
 @tried
-def _file(wish: Wish, admitted: Grant, origin: str, may_use_secrets: bool) -> Filed:
+def _file(wish: Wish, admitted: Grant, origin: str, may_use_secrets: bool, may_start: bool) -> Filed:
     found = creating.find(wish.id)
     if found is not None:
         if not _repeated(found, wish, admitted):
@@ -86,6 +97,8 @@ def _file(wish: Wish, admitted: Grant, origin: str, may_use_secrets: bool) -> Fi
     task = queries.find(admitted.project_id, wish.task)
     db.lock_shared(Task._meta.db_table, "id", str(task.pk))
     task = Task.objects.select_related("project", "revision").get(pk=task.pk)
+    if may_start and not task.requires_approval:
+        raise ApprovalPolicyDenied(_("You may do this without asking."))
     if task.archived_at is not None:
         raise TaskArchived
     if not task.enabled:

@@ -15,6 +15,7 @@ CHANGED = "approval.changed"
 ACTOR = ("system", "approvals")
 ORIGIN = "approvals"
 OPEN = ("pending", "approved")
+_ACTIONS = {standing.EXPIRED: "approval.expired", standing.WITHDRAWN: "approval.withdrawn"}
 
 
 def reason(request: ApprovalRequest, *, lock: bool = False) -> str | None:
@@ -32,7 +33,14 @@ def reason(request: ApprovalRequest, *, lock: bool = False) -> str | None:
     return standing.changed(plan, request.permission, lock=lock)
 
 
-def lapse(request: ApprovalRequest, code: str, now: datetime) -> None:
+def lapse(
+    request: ApprovalRequest,
+    code: str,
+    now: datetime,
+    *,
+    actor: tuple[str, str] = ACTOR,
+    origin: str = ORIGIN,
+) -> None:
     """Writes it down once, inside the caller's transaction that holds the request's row."""
     _row, created = ApprovalLapse.objects.get_or_create(
         pk=request.pk, defaults={"project_id": request.project_id, "code": code, "lapsed_at": now}
@@ -41,12 +49,12 @@ def lapse(request: ApprovalRequest, code: str, now: datetime) -> None:
         return
     audit.record(
         request.project_id,
-        actor=ACTOR,
-        action="approval.expired" if code == standing.EXPIRED else "approval.voided",
+        actor=actor,
+        action=_ACTIONS.get(code, "approval.voided"),
         subject=("approval", request.pk),
         metadata={"reason": code, "state": request.state, "action_type": request.action_type},
-        origin=ORIGIN,
-        on_behalf_of=f"{request.requested_by_type}:{request.requested_by_id}",
+        origin=origin,
+        on_behalf_of=f"{request.requested_by_type}:{request.requested_by_id}" if actor == ACTOR else None,
     )
     participants.note(CHANGED, request.pk)
 

@@ -22,8 +22,8 @@ from apps.projects.policy import Grant
 from apps.runs.errors import IdempotencyKeyReused
 from apps.runs.models import Run, RunAttempt
 from apps.runs.services import Skipped, start_run
+from apps.runs.services.door import Approved
 from apps.runs.services.places import lock_tasks
-from apps.runs.services.start import Approved
 
 ACTOR = "approved-action-dispatcher"
 

@@ -71,4 +71,100 @@ class Migration(migrations.Migration):
                 'constraints': [models.UniqueConstraint(fields=('project', 'subject_type', 'subject_id', 'version'), name='project_role_binding_version'), models.UniqueConstraint(fields=('project', 'mutation_id'), name='project_role_binding_mutation'), models.CheckConstraint(condition=models.Q(('subject_type__in', ['user', 'api_app', 'mcp_client', 'agent', 'system', 'worker'])), name='project_role_binding_subject_check'), models.CheckConstraint(condition=models.Q(('changed_by_type__in', ['user', 'api_app', 'mcp_client', 'agent', 'system', 'worker'])), name='project_role_binding_by_check'), models.CheckConstraint(condition=models.Q(('role__in', ['owner', 'admin', 'operator', 'viewer'])), name='project_role_binding_role_check'), models.CheckConstraint(condition=models.Q(('version__gte', 1)), name='project_role_binding_version_ck'), models.CheckConstraint(condition=models.Q(models.Q(('role__isnull', False), ('state', 'active')), models.Q(('role__isnull', True), ('state', 'revoked')), _connector='OR'), name='project_role_binding_state_check')],
             },
         ),
+        migrations.CreateModel(
+            name="ProjectApprovalPolicy",
+            fields=[
+                (
+                    "project",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        primary_key=True,
+                        related_name="+",
+                        serialize=False,
+                        to="projects.project",
+                    ),
+                ),
+                ("version", models.IntegerField(default=1)),
+                ("quorum", models.PositiveSmallIntegerField(default=1)),
+                ("decider_roles", models.CharField(blank=True, default="owner,admin", max_length=32)),
+                ("decider_people", models.JSONField(default=list)),
+                ("exempt_roles", models.CharField(blank=True, default="", max_length=32)),
+                ("break_glass_roles", models.CharField(blank=True, default="", max_length=32)),
+                ("remind_before_minutes", models.PositiveIntegerField(default=30)),
+                (
+                    "changed_by_type",
+                    models.CharField(
+                        choices=[
+                            ("user", "User"),
+                            ("api_app", "Api App"),
+                            ("mcp_client", "Mcp Client"),
+                            ("agent", "Agent"),
+                            ("system", "System"),
+                            ("worker", "Worker"),
+                        ],
+                        max_length=32,
+                    ),
+                ),
+                ("changed_by_id", models.CharField(max_length=255)),
+                ("created_at", models.DateTimeField(default=apps.core.clock.now, editable=False)),
+                ("updated_at", models.DateTimeField()),
+            ],
+            options={
+                "db_table": "project_approval_policies",
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("version__gte", 1)), name="project_approval_policy_version"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("quorum__gte", 1), ("quorum__lte", 5)),
+                        name="project_approval_policy_quorum",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("decider_roles__in", ["", "owner", "admin", "owner,admin"])),
+                        name="project_approval_policy_deciders",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("exempt_roles__in", ["", "owner", "admin", "owner,admin"])),
+                        name="project_approval_policy_exempt",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            (
+                                "break_glass_roles__in",
+                                [
+                                    "",
+                                    "owner",
+                                    "admin",
+                                    "operator",
+                                    "owner,admin",
+                                    "owner,operator",
+                                    "admin,operator",
+                                    "owner,admin,operator",
+                                ],
+                            )
+                        ),
+                        name="project_approval_policy_glass",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("remind_before_minutes__gte", 0), ("remind_before_minutes__lte", 1440)
+                        ),
+                        name="project_approval_policy_remind",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            (
+                                "changed_by_type__in",
+                                ["user", "api_app", "mcp_client", "agent", "system", "worker"],
+                            )
+                        ),
+                        name="project_approval_policy_changed_by",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("updated_at__gte", models.F("created_at"))),
+                        name="project_approval_policy_updated",
+                    ),
+                ],
+            },
+        ),
     ]

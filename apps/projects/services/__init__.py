@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from apps.projects.services.approval_policies import change_approval_policy
 from apps.projects.services.bootstrap import (
     Claim,
     Issued,
@@ -27,6 +28,7 @@ __all__ = [
     "Followed",
     "Issued",
     "append_role_binding",
+    "change_approval_policy",
     "change_role",
     "claim_owner_bootstrap",
     "console_issuer",

@@ -170,7 +170,9 @@ class EventListSerializer(StrictSerializer):
 class SkipSerializer(StrictSerializer):
     """Starts that did not happen, and why: `count` due times from `scheduled_for` to `last_scheduled_for`.
 
-    `open` is one that still goes on; `cause` says of missed ones what was in the way.
+    `open` is one that still goes on; `cause` says of missed ones what was in the way. Of one that needs an approval
+    `approval` is the id of the request for it, and `filing` is `due` until that is there, `filed`, or the code of what
+    kept it from being filed.
     """
 
     id = serializers.UUIDField()
@@ -187,6 +189,8 @@ class SkipSerializer(StrictSerializer):
     count = serializers.IntegerField()
     open = serializers.BooleanField()
     blocking_run = serializers.UUIDField(source="blocking_run_id", allow_null=True)
+    approval = serializers.CharField(source="approval_id", allow_null=True)
+    filing = serializers.CharField(allow_null=True)
     created_at = MomentField()
 
 

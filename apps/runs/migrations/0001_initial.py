@@ -397,6 +397,7 @@ class Migration(migrations.Migration):
                             ("task_archived", "The task was archived."),
                             ("project_archived", "The project was archived."),
                             ("trigger_disabled", "The trigger was disabled."),
+                            ("approval_required", "The task needs an approval first."),
                             (
                                 "trigger_broken",
                                 "The trigger cannot be carried out as it is; look at its rule and its task.",
@@ -432,6 +433,8 @@ class Migration(migrations.Migration):
                 ("count", models.BigIntegerField(default=1)),
                 ("open", models.BooleanField(default=False)),
                 ("blocking_run_id", models.UUIDField(null=True)),
+                ("approval_id", models.CharField(max_length=64, null=True)),
+                ("filing", models.CharField(max_length=64, null=True)),
                 ("created_at", models.DateTimeField(default=apps.core.clock.now, editable=False)),
                 (
                     "project",
@@ -886,10 +889,43 @@ class Migration(migrations.Migration):
                 name="run_skip_span",
             ),
         ),
+        migrations.AddIndex(
+            model_name="skip",
+            index=models.Index(condition=models.Q(("filing", "due")), fields=["id"], name="run_skip_to_file"),
+        ),
         migrations.AddConstraint(
             model_name="skip",
             constraint=models.UniqueConstraint(
                 condition=models.Q(("open", True)), fields=("trigger_id",), name="run_skip_open"
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="skip",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    models.Q(
+                        ("approval_id__isnull", False),
+                        ("filing__in", ["due", "filed"]),
+                        ("filing__isnull", False),
+                    ),
+                    models.Q(("approval_id__isnull", True), ("filing__isnull", True)),
+                    models.Q(
+                        ("approval_id__isnull", True),
+                        ("filing__isnull", False),
+                        models.Q(("filing__in", ["due", "filed"]), _negated=True),
+                    ),
+                    _connector="OR",
+                ),
+                name="run_skip_approval_check",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="skip",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("filing__isnull", True), ("reason", "approval_required"), _connector="OR"
+                ),
+                name="run_skip_approval_reason_check",
             ),
         ),
         migrations.AddConstraint(
@@ -905,6 +941,7 @@ class Migration(migrations.Migration):
                             "task_archived",
                             "project_archived",
                             "trigger_disabled",
+                            "approval_required",
                             "trigger_broken",
                         ],
                     )
@@ -956,6 +993,78 @@ class Migration(migrations.Migration):
             options={
                 'db_table': 'run_holds',
                 'constraints': [models.UniqueConstraint(fields=('run', 'holder', 'holder_id'), name='run_hold_key'), models.CheckConstraint(condition=models.Q(('holder', ''), _negated=True), name='run_hold_holder_check')],
+            },
+        ),
+        migrations.CreateModel(
+            name="AloneStart",
+            fields=[
+                (
+                    "run",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        primary_key=True,
+                        related_name="alone",
+                        serialize=False,
+                        to="runs.run",
+                    ),
+                ),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[("exempt", "Exempt"), ("break_glass", "Break Glass")], max_length=16
+                    ),
+                ),
+                ("role", models.CharField(max_length=16)),
+                ("started_by_id", models.CharField(max_length=255)),
+                ("reason", models.CharField(blank=True, default="", max_length=500)),
+                ("policy_version", models.IntegerField()),
+                ("created_at", models.DateTimeField(default=apps.core.clock.now, editable=False)),
+                (
+                    "project",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to="projects.project",
+                    ),
+                ),
+                (
+                    "task",
+                    models.ForeignKey(
+                        db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name="+", to="tasks.task"
+                    ),
+                ),
+            ],
+            options={
+                "db_table": "run_alone_starts",
+                "indexes": [
+                    models.Index(
+                        models.F("project"),
+                        models.F("kind"),
+                        models.OrderBy(models.F("created_at"), descending=True),
+                        models.F("run"),
+                        name="run_alone_project",
+                    ),
+                ],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("kind__in", ["exempt", "break_glass"])), name="run_alone_kind_check"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("role__in", ["owner", "admin", "operator"])), name="run_alone_role_check"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("policy_version__gte", 1)), name="run_alone_policy_check"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("kind", "exempt"), ("reason", "")),
+                            models.Q(("kind", "break_glass"), models.Q(("reason", ""), _negated=True)),
+                            _connector="OR",
+                        ),
+                        name="run_alone_reason_check",
+                    ),
+                ],
             },
         ),
     ]

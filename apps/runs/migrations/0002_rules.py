@@ -16,6 +16,12 @@ FOLDABLE = (
     "AND r.status IN ('succeeded', 'failed', 'cancelled', 'timed_out')) "
     "AND NOT EXISTS (SELECT 1 FROM run_holds h WHERE h.run_id = NEW.run_id)"
 )
+# The one door, whoever writes: a task that needs an approval runs by one, or by what its project lets a person do alone.
+ADMITTED = (
+    "NOT EXISTS (SELECT 1 FROM tasks t WHERE t.id = NEW.task_id AND t.requires_approval) "
+    "OR (NEW.trigger_type = 'approved_action' AND NEW.request_id IS NOT NULL) "
+    "OR EXISTS (SELECT 1 FROM run_alone_starts a WHERE a.run_id = NEW.id)"
+)
 
 
 class Migration(migrations.Migration):
@@ -28,5 +34,7 @@ class Migration(migrations.Migration):
         Guard("run_summaries", "insert", FOLDABLE),
         Guard("run_events", "delete", FOLDED),
         Guard("run_attempts", "delete", FOLDED),
+        Freeze("run_alone_starts", keep=True),
+        Guard("runs", "insert", ADMITTED),
         migrations.RunPython(leave_room, migrations.RunPython.noop),
     ]

@@ -1,5 +1,6 @@
 """Runs, their attempts and everything that happened to them (runs.md §3)."""
 
+from apps.runs.models.alone import AloneStart
 from apps.runs.models.attempt import ACTIVE_ATTEMPT, AttemptStatus, RunAttempt
 from apps.runs.models.event import ACTOR_TYPES, RunEvent
 from apps.runs.models.hold import PIN, RunHold
@@ -26,7 +27,7 @@ from apps.runs.models.totals import (
 )
 
 __all__ = [
-    "ACTIVE_ATTEMPT", "ACTOR_TYPES", "CANCEL_REASONS", "ENDED", "OPEN", "PIN", "TRIGGER_TYPES",
+    "ACTIVE_ATTEMPT", "ACTOR_TYPES", "CANCEL_REASONS", "ENDED", "OPEN", "PIN", "TRIGGER_TYPES", "AloneStart",
     "AttemptStatus", "CancelReason", "LastEnd", "MissedCause", "ProjectHourTotal", "Run", "RunAttempt",
     "RunEvent", "RunHold", "RunHourTotal", "RunRetryPolicy", "RunStatus", "RunSummary", "Skip", "SkipReason",
     "TaskDayTotal", "TriggerType", "UncountedRun", "UsualDuration",

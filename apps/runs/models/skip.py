@@ -23,6 +23,7 @@ class SkipReason(models.TextChoices):
     TASK_ARCHIVED = "task_archived", _("The task was archived.")
     PROJECT_ARCHIVED = "project_archived", _("The project was archived.")
     TRIGGER_DISABLED = "trigger_disabled", _("The trigger was disabled.")
+    APPROVAL_REQUIRED = "approval_required", _("The task needs an approval first.")
     BROKEN = "trigger_broken", _("The trigger cannot be carried out as it is; look at its rule and its task.")
 
 
@@ -49,6 +50,10 @@ class Skip(models.Model):
     count = models.BigIntegerField(default=1)
     open = models.BooleanField(default=False)
     blocking_run_id = models.UUIDField(null=True)
+    # Of a start that needs an approval: the request that is filed for it, and how far that is: `due`, `filed`, or
+    # the code of what kept it from being filed.
+    approval_id = models.CharField(max_length=64, null=True)  # noqa: DJ001
+    filing = models.CharField(max_length=64, null=True)  # noqa: DJ001
     created_at = fields.created_at()
 
     class Meta:
@@ -66,9 +71,20 @@ class Skip(models.Model):
                 condition=Q(last_scheduled_for__isnull=False),
                 name="run_skip_span",
             ),
+            models.Index(fields=["id"], condition=Q(filing="due"), name="run_skip_to_file"),
         ]
         constraints = [
             models.UniqueConstraint(fields=["trigger_id"], condition=Q(open=True), name="run_skip_open"),
+            models.CheckConstraint(
+                condition=Q(approval_id__isnull=False, filing__isnull=False, filing__in=["due", "filed"])
+                | Q(approval_id__isnull=True, filing__isnull=True)
+                | (Q(approval_id__isnull=True, filing__isnull=False) & ~Q(filing__in=["due", "filed"])),
+                name="run_skip_approval_check",
+            ),
+            models.CheckConstraint(
+                condition=Q(filing__isnull=True) | Q(reason=SkipReason.APPROVAL_REQUIRED),
+                name="run_skip_approval_reason_check",
+            ),
             fields.one_of("reason", SkipReason.values, "run_skip_reason_check"),
             fields.at_least("count", 1, "run_skip_count_check"),
             fields.not_before("last_scheduled_for", "scheduled_for", "run_skip_span_check"),

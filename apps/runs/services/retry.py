@@ -8,10 +8,13 @@ from apps.projects.policy import Grant
 from apps.runs import payloads
 from apps.runs.errors import RunNotEnded, RunNotFound
 from apps.runs.models import Run
+from apps.runs.services.door import Alone
 from apps.runs.services.start import Skipped, Started, start_run
 
 
-def retry_run(grant: Grant, run_id: UUID, *, idempotency_key: str | None = None) -> Started | Skipped:
+def retry_run(
+    grant: Grant, run_id: UUID, *, idempotency_key: str | None = None, alone: Alone | None = None
+) -> Started | Skipped:
     """Starts the run's task again, as the task is now, with the run's input and arguments.
 
     Raises RunNotFound, RunNotEnded (a lost run may be retried) and what `start_run` raises.
@@ -31,4 +34,5 @@ def retry_run(grant: Grant, run_id: UUID, *, idempotency_key: str | None = None)
         priority=run.priority,
         idempotency_key=idempotency_key,
         retry_of=run,
+        alone=alone,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -18,7 +18,7 @@ from apps.runs.errors import InvalidRetryPolicy, RetryTargetInconsistent
 from apps.runs.machine import RUN_EDGES, Change, Failure
 from apps.runs.models import Run, RunAttempt, RunRetryPolicy
 from apps.runs.retries import Retries
-from apps.runs.services import places, writes
+from apps.runs.services import door, places, writes
 from apps.runs.services.cancel import cancel_locked
 from apps.tasks import retry
 from apps.tasks.models import Task
@@ -74,24 +74,36 @@ def load(attempts: Iterable[tuple[Run, RunAttempt]]) -> dict[UUID, Retries]:
         params,
     )
     where, params = bulk.among(Task, "id", {run.task_id for run, _attempt in pairs.values()})
-    wanted = bulk.select_values_later(
-        f"SELECT id FROM tasks WHERE {where} AND enabled AND archived_at IS NULL"
+    wanted = bulk.select_later(
+        f"SELECT id, requires_approval FROM tasks WHERE {where} AND enabled AND archived_at IS NULL"
         " AND project_id IN (SELECT id FROM projects WHERE status = 'active')",
         params,
     )
     to_uuid = Run._meta.pk.to_python
     found = policies()
     counts = {to_uuid(run_id): count for run_id, count in never()}
-    on = {to_uuid(task_id) for task_id in wanted()}
+    on = {to_uuid(task_id): bool(marked) for task_id, marked in wanted()}
+    barred = _barred([run for run, _attempt in pairs.values() if on.get(run.task_id)])
     return {
         policy.run_id: Retries(
             policy,
             pairs[policy.run_id][1].attempt,
             counts.get(policy.run_id, 0),
-            pairs[policy.run_id][0].task_id in on,
+            pairs[policy.run_id][0].task_id in on and policy.run_id not in barred,
         )
         for policy in found
     }
+
+
+def _barred(runs: Sequence[Run]) -> set[UUID]:
+    """Runs of tasks that need an approval which nobody approved and nobody may try again: started before the mark.
+
+    What was approved, or started by a person alone, is so with all its attempts. No query for no run.
+    """
+    if not runs:
+        return set()
+    alone = door.started_alone(run.pk for run in runs)
+    return {run.pk for run in runs if run.request_id is None and run.pk not in alone}
 
 
 def sweep(after: tuple[int, UUID] | None = None, limit: int = PAGE) -> tuple[int, UUID] | None:
@@ -141,7 +153,10 @@ def reconcile(run_id: UUID) -> str:
     if left is None:
         raise RetryTargetInconsistent
     if not left.wanted:
-        cancel_locked([run], "policy", now, ACTOR, note="task or project switched off")
+        task = tasks.get(run.task_id)
+        barred = task is not None and task.enabled and task.archived_at is None and task.requires_approval
+        note = "task needs an approval" if barred else "task or project switched off"
+        cancel_locked([run], "policy", now, ACTOR, note=note)
         return "cancelled"
     if run.status == "lost":
         return _schedule(change, left, now)

@@ -16,7 +16,6 @@ from apps.core import canonical, clock, db, ids, wakeups
 from apps.core.db import write_transaction
 from apps.core.errors import InvalidInput, NotFound
 from apps.core.streams import Actor
-from apps.identity.principals import PolicySubject
 from apps.projects import policy
 from apps.projects.policy import Grant
 from apps.runs import payloads
@@ -28,10 +27,11 @@ from apps.runs.errors import (
     TaskDisabled,
 )
 from apps.runs.machine import Change
-from apps.runs.models import Run, RunAttempt, Skip, SkipReason, TriggerType
+from apps.runs.models import AloneStart, Run, RunAttempt, Skip, SkipReason, TriggerType
 from apps.runs.queries import find_by_key
-from apps.runs.services import places, retrying
+from apps.runs.services import door, places, retrying
 from apps.runs.services.cancel import cancel_locked
+from apps.runs.services.door import Alone, Approved
 from apps.runs.services.writes import RunEvents
 from apps.tasks.models import Task, TaskSecret
 from apps.vault import resolving
@@ -58,19 +58,6 @@ class Skipped:
 
 
 @dataclass(frozen=True)
-class Approved:
-    """A consumed approval as the evidence for a start (approvals.md §6): whose request it was, and of which moment.
-
-    Its run waits for a place even where the task skips: nobody's approval is used up for nothing.
-    """
-
-    request_id: str
-    requested_by: PolicySubject
-    task_revision: str
-    at: datetime
-
-
-@dataclass(frozen=True)
 class Wish:
     """All that a start was asked with."""
 
@@ -86,6 +73,7 @@ class Wish:
     retry_of: Run | None
     owner: tuple[str, str] | None
     approved: Approved | None = None
+    alone: Alone | None = None
 
 
 def start_run(
@@ -102,13 +90,15 @@ def start_run(
     retry_of: Run | None = None,
     owner: tuple[str, str] | None = None,
     approved: Approved | None = None,
+    alone: Alone | None = None,
 ) -> Started | Skipped:
     """Starts a task, or records why not.
 
     `input` and `args` together have at most 64 KiB as canonical JSON; `priority` is -1,000 … 1,000 and defaults
-    to the task's; a key is 1–255 characters and counts within the project. Raises InvalidInput,
-    IdempotencyKeyInvalid, NotFound, TaskArchived, TaskDisabled, SecretDisabled, IdempotencyKeyReused, RevisionChanged
-    (of an approved start) or the policy's errors.
+    to the task's; a key is 1–255 characters and counts within the project. `alone` matters for a task that needs an
+    approval only (`door`). Raises InvalidInput, IdempotencyKeyInvalid, NotFound, TaskArchived, TaskDisabled,
+    ApprovalRequired, SecretDisabled, IdempotencyKeyReused, RevisionChanged (of an approved start) or the policy's
+    errors.
     """
     if idempotency_key is not None and not ids.is_text_id(idempotency_key, MAX_KEY):
         raise IdempotencyKeyInvalid
@@ -120,7 +110,7 @@ def start_run(
     wish = Wish(
         grant, trigger_type, input, args, priority, idempotency_key,
         request_digest(task_id, input, args, priority, retry_of), scheduled_for, trigger_id, retry_of, owner,
-        approved,
+        approved, alone,
     )  # fmt: skip
     return _start(wish, task_id)
 
@@ -159,6 +149,7 @@ def _start(wish: Wish, task_id: UUID) -> Started | Skipped:
         raise TaskDisabled
     if wish.approved is not None and task.revision.task_revision != wish.approved.task_revision:
         raise RevisionChanged
+    record = door.admit(door.Claim(wish.grant, task, wish.key, wish.digest, wish.approved, wish.alone))
     _check_secrets(wish.grant, task)
     now = clock.now() if wish.approved is None else wish.approved.at
     skips = task.concurrency == Task.Concurrency.SKIP and wish.approved is None
@@ -175,13 +166,13 @@ def _start(wish: Wish, task_id: UUID) -> Started | Skipped:
         )
     try:
         with db.savepoint():
-            run = _insert(wish, task, now, has_place=places.free(task) > 0)
+            run = _insert(wish, task, now, record, has_place=places.free(task) > 0)
     except IntegrityError:
         # Another task's start in this project won the key; the unique rule decided the race.
         if replay := _replay(wish):
             return replay
         raise
-    _record(wish, run)
+    _record(wish, run, record)
     if run.holds_place or task.concurrency == Task.Concurrency.REPLACE:
         wakeups.ring(CLUSTER)
     if not run.holds_place:
@@ -214,10 +205,13 @@ def _replay(wish: Wish) -> Started | None:
     return Started(run, replayed=True)
 
 
-def _insert(wish: Wish, task: Task, now: datetime, *, has_place: bool) -> Run:
+def _insert(wish: Wish, task: Task, now: datetime, record: AloneStart | None, *, has_place: bool) -> Run:
     change = prepare(wish, task, now, has_place=has_place)
     run = change.run
     assert change.attempt is not None
+    if record is not None:
+        record.run, record.created_at = run, now
+        record.save(force_insert=True)
     run.save(force_insert=True)
     change.attempt.save(force_insert=True)
     retrying.admit([run], now)
@@ -283,15 +277,20 @@ def skipped(wish: Wish, task: Task, blocking_run_id: UUID, now: datetime) -> Ski
     )
 
 
-def _record(wish: Wish, run: Run) -> None:
+def _record(wish: Wish, run: Run, record: AloneStart | None) -> None:
     actor = wish.grant.actor
     if actor.type == "system":
         return
+    action = "run.retried" if wish.retry_of else "run.started"
+    metadata: dict[str, Any] = {"task": str(run.task_id), "revision": run.task_revision}
+    if record is not None:
+        action = "run.break_glass" if record.kind == AloneStart.Kind.BREAK_GLASS else "run.started_alone"
+        metadata |= {"role": record.role, "policy_version": record.policy_version, "reason": record.reason}
     audit.record(
         run.project_id,
         actor=(actor.type, actor.id),
-        action="run.retried" if wish.retry_of else "run.started",
+        action=action,
         subject=("run", str(run.pk)),
-        metadata={"task": str(run.task_id), "revision": run.task_revision},
+        metadata=metadata,
         origin=wish.grant.origin,
     )

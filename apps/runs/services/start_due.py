@@ -18,7 +18,7 @@ from apps.core.errors import DomainError
 from apps.projects.policy import Grant
 from apps.runs.machine import Change
 from apps.runs.models import Run, RunAttempt, Skip
-from apps.runs.services import places, retrying
+from apps.runs.services import door, places, retrying
 from apps.runs.services.start import CLUSTER, Skipped, Wish, prepare, request_digest, skipped, start_run
 from apps.runs.services.writes import RunEvents
 from apps.tasks.models import Task
@@ -48,8 +48,8 @@ def start_due(
     """Carries out the starts in their order and answers each with its run, the record of a skip, or a refusal.
 
     Joins the caller's transaction, in which the tasks are locked, enabled and in active projects; their revisions
-    come along. A start whose key is used up answers with the run that used it. Skips are not stored: the caller
-    does it with its own.
+    come along. Where a task needs an approval the answer is the record that it is to be asked for. A start whose key
+    is used up answers with the run that used it. Skips are not stored: the caller does it with its own.
     """
     free, in_the_way = _places(tasks)
     outcomes: list[Outcome] = []
@@ -58,7 +58,13 @@ def start_due(
         task = tasks[start.task_id]
         wish = _wish(actor_id, start, task)
         try:
-            if task.concurrency == Task.Concurrency.REPLACE:
+            if task.requires_approval:
+                asked = door.to_be_asked(
+                    task, trigger_type=start.trigger_type, trigger_id=start.trigger_id, actor_id=actor_id,
+                    due=start.scheduled_for, now=now,
+                )  # fmt: skip
+                outcomes.append(asked)
+            elif task.concurrency == Task.Concurrency.REPLACE:
                 outcomes.append(_replacing(wish, start))
             elif task.concurrency == Task.Concurrency.SKIP and free[task.pk] <= 0:
                 outcomes.append(skipped(wish, task, in_the_way[task.pk], now))

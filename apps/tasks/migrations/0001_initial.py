@@ -55,6 +55,7 @@ class Migration(migrations.Migration):
                 ('concurrency', models.CharField(choices=[('queue', 'Queue'), ('skip', 'Skip'), ('replace', 'Replace'), ('parallel', 'Parallel')], default='queue', max_length=16)),
                 ('max_parallel', models.PositiveSmallIntegerField(default=1)),
                 ('retry', models.JSONField(null=True)),
+                ('requires_approval', models.BooleanField(default=False)),
                 ('example', models.CharField(max_length=32, null=True)),
                 ('creation_key', models.CharField(editable=False, max_length=64, null=True)),
                 ('version', models.IntegerField(default=1)),

@@ -39,7 +39,7 @@ guesses = Throttle(GUESSES)
 
 @method_decorator(csrf_exempt, name="dispatch")
 class Hook(View):
-    """Starts the webhook's task: 201 with the run, 200 for a delivery that came before."""
+    """Starts the webhook's task: 201 with the run, 200 for a delivery that came before, 202 where it is asked for."""
 
     http_method_names = ["post"]
 
@@ -66,6 +66,13 @@ class Hook(View):
             _body(request), _header(request, SIGNATURE_HEADERS), _header(request, DELIVERY_HEADERS)
         )
         result = hooks.receive(trigger, delivery)
+        if isinstance(result, hooks.Asked):
+            answer: dict[str, object] = {
+                "run": None, "approval": {"id": result.approval_id}, "replayed": result.replayed,
+            }  # fmt: skip
+            return JsonResponse(
+                answer, status=200 if result.replayed else 202, headers={"Cache-Control": "no-store"}
+            )
         if isinstance(result, Skipped):
             raise ConcurrencySkipped(skip=str(result.skip.pk))
         answer = {"run": {"id": str(result.run.pk)}, "replayed": result.replayed}

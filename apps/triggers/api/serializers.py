@@ -153,7 +153,8 @@ class DueRunSerializer(StrictSerializer):
 class DueSerializer(StrictSerializer):
     """A due time and what became of it.
 
-    `status`: ran, waits, skipped, missed, disabled, archived, left_out (a clock change), planned, pending or unknown.
+    `status`: ran, waits, skipped, approval (the task needs one), missed, disabled, archived, left_out (a clock change),
+    planned, pending or unknown.
     `action`: the code of what may be done about it.
     """
 
@@ -166,6 +167,7 @@ class DueSerializer(StrictSerializer):
     run = DueRunSerializer(allow_null=True)
     waiting_for = serializers.CharField(allow_null=True)
     skip = serializers.UUIDField(allow_null=True)
+    approval = serializers.CharField(allow_null=True)
     by = ActorSerializer(allow_null=True)
     since = MomentField(allow_null=True)
     until = MomentField(allow_null=True)

@@ -14,7 +14,8 @@ from apps.triggers.planning import Span
 
 _COLUMNS = (
     "id", "project_id", "task_id", "reason", "cause", "trigger_type", "trigger_id", "triggered_by_type",
-    "triggered_by_id", "scheduled_for", "last_scheduled_for", "count", "open", "blocking_run_id", "created_at",
+    "triggered_by_id", "scheduled_for", "last_scheduled_for", "count", "open", "blocking_run_id", "approval_id",
+    "filing", "created_at",
 )  # fmt: skip
 
 
