@@ -226,6 +226,8 @@ SPECTACULAR_SETTINGS = {
     "SCHEMA_PATH_PREFIX": "/api/v3",
     # Fields of one name with other values each need a name for their values.
     "ENUM_NAME_OVERRIDES": {
+        "DeciderRole": "apps.projects.api.DECIDER_ROLES",
+        "BreakGlassRole": "apps.projects.api.BREAK_GLASS_ROLES",
         "ApprovalState": "apps.approvals.queries.STATES",
         "ApprovalStatus": "apps.approvals.queries.STATUSES",
         "ApprovalDecision": "apps.approvals.values.VERDICTS",

@@ -11,6 +11,7 @@ from django.db.models import Count, Min, QuerySet
 from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 
+from apps.approvals import queries
 from apps.approvals.cycle import STALLED
 from apps.approvals.models import (
     ApprovalRequest,
@@ -22,6 +23,8 @@ from apps.core import clock, health, metrics
 from apps.core.health import Sentence
 from apps.core.metrics import Gauge
 from apps.core.models import ControlJob
+from apps.runs.models import Skip
+from apps.runs.services import door
 
 # Evidence is written with the effect: what is not there after this will hardly come.
 EVIDENCE_S = 600
@@ -76,7 +79,7 @@ def not_taken_up() -> Sentence | None:
 
 
 def gauges() -> Iterator[Gauge]:
-    """Five queries, over what is open and the last cycle."""
+    """Eight queries, over what is open and the last cycle."""
     now = clock.now()
     requests = ApprovalRequest.objects.filter(
         state__in=["pending", "approved"], expires_at__gt=now, lapse__isnull=True
@@ -86,6 +89,16 @@ def gauges() -> Iterator[Gauge]:
         "approvals_open", "Requests that wait for a decision, or to be carried out.", "state", counts
     )
     yield Gauge.by("approvals_oldest_seconds", "How long the oldest of them has waited.", "state", ages)
+    yield Gauge.one(
+        "approvals_expiring",
+        "Requests nobody decided that expire within the minutes of their project's policy.",
+        float(queries.expiring(now)),
+    )
+    yield Gauge.one(
+        "approvals_to_file",
+        "Due times whose request for approval is still to be filed.",
+        float(Skip.objects.filter(filing=door.TO_FILE).count()),
+    )
     executions = ApprovedActionExecution.objects.filter(status__in=UNDER_WAY)
     counts, ages = _by(executions, "status", "created_at", UNDER_WAY, now)
     yield Gauge.by("approved_actions_open", "Approved actions that have not ended.", "status", counts)

@@ -29,6 +29,7 @@ from apps.core import clock, pages
 from apps.core.errors import InvalidInput
 from apps.identity.principals import PolicySubject
 from apps.projects import approval_policy
+from apps.projects.models import MAX_REMIND_MINUTES
 from apps.projects.queries import attach
 
 VOID = "void"
@@ -233,6 +234,23 @@ def to_remind(project_id: str, decider: PolicySubject, most: int = 10) -> list[d
     until = clock.now() + timedelta(minutes=approval_policy.of(project_id).remind_before_minutes)
     rows = _live(decider).filter(project=project_id, expires_at__lte=until).order_by("expires_at", "id")
     return list(rows.values_list("expires_at", flat=True)[:most])
+
+
+def expiring(now: datetime, most: int = 1_000) -> int:
+    """How many live requests of all projects expire within the minutes of their policy, counted up to `most`;
+    two queries.
+    """
+    soonest = ApprovalRequest.objects.filter(
+        state="pending",
+        expires_at__gt=now,
+        expires_at__lte=now + timedelta(minutes=MAX_REMIND_MINUTES),
+        lapse__isnull=True,
+    )
+    found = list(soonest.order_by("expires_at", "id").values_list("project_id", "expires_at")[:most])
+    policies = approval_policy.of_many({project_id for project_id, _at in found})
+    return sum(
+        at <= now + timedelta(minutes=policies[project_id].remind_before_minutes) for project_id, at in found
+    )
 
 
 def waiting_elsewhere(project_ids: Sequence[str], decider: PolicySubject, most: int = 100) -> Counter[str]:

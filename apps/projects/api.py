@@ -24,6 +24,7 @@ from apps.access.endpoints import (
     describe,
     etag,
     if_match,
+    only_parameters,
     page_of,
     page_response,
     paged,
@@ -34,10 +35,23 @@ from apps.core.errors import InvalidInput
 from apps.core.fields import MAX_VERSION
 from apps.identity.models import SubjectType
 from apps.identity.principals import PolicySubject
-from apps.projects import queries, services
-from apps.projects.models import Project, ProjectRoleBinding, Role
+from apps.projects import approval_policy, queries, services
+from apps.projects.models import (
+    BREAK_GLASS,
+    EXEMPT,
+    MAX_DECIDERS,
+    MAX_QUORUM,
+    MAX_REMIND_MINUTES,
+    Project,
+    ProjectRoleBinding,
+    Role,
+)
 from apps.projects.services import Binding
+from apps.projects.services.approval_policies import Changed
 from apps.projects.services.roles import stored_binding
+
+DECIDER_ROLES = [str(role) for role in EXEMPT]
+BREAK_GLASS_ROLES = [str(role) for role in BREAK_GLASS]
 
 
 class ProjectSerializer(StrictSerializer):
@@ -63,6 +77,41 @@ class BindingSerializer(StrictSerializer):
     mutation_id = serializers.CharField()
     changed_by = ActorSerializer()
     created_at = MomentField()
+
+
+class DecidersSerializer(StrictSerializer):
+    """Who decides: people of these roles, and these people by subject id; never anybody without `approval.decide`."""
+
+    roles = serializers.ListField(child=serializers.ChoiceField(choices=DECIDER_ROLES))
+    people = serializers.ListField(
+        child=serializers.CharField(max_length=255, trim_whitespace=False), max_length=MAX_DECIDERS
+    )
+
+
+class ApprovalPolicySerializer(StrictSerializer):
+    """How a project decides about what needs an approval; what a change leaves out stays as it is.
+
+    `exempt_roles` may start a task alone that needs an approval, `break_glass_roles` with a written reason.
+    `remind_before_minutes` before its end a request nobody decided is pointed out; 0 never. `expected_version` is that
+    of the last look, 0 where nobody ever changed it. `possible_deciders` is how many people could decide now;
+    `warnings` may hold `tight`: what one of them asks for could not be decided, for too few others are left.
+    """
+
+    version = serializers.IntegerField(read_only=True)
+    expected_version = serializers.IntegerField(min_value=0, max_value=MAX_VERSION - 1, write_only=True)
+    quorum = serializers.IntegerField(min_value=1, max_value=MAX_QUORUM, required=False)
+    deciders = DecidersSerializer(required=False)
+    exempt_roles = serializers.ListField(child=serializers.ChoiceField(choices=DECIDER_ROLES), required=False)
+    break_glass_roles = serializers.ListField(
+        child=serializers.ChoiceField(choices=BREAK_GLASS_ROLES), required=False
+    )
+    remind_before_minutes = serializers.IntegerField(
+        min_value=0, max_value=MAX_REMIND_MINUTES, required=False
+    )
+    possible_deciders = serializers.IntegerField(read_only=True)
+    warnings = serializers.ListField(child=serializers.CharField(), read_only=True)
+    changed_by = ActorSerializer(read_only=True, allow_null=True)
+    updated_at = MomentField(read_only=True, allow_null=True)
 
 
 class RoleChangeSerializer(StrictSerializer):
@@ -181,6 +230,52 @@ class RoleBindings(ProjectEndpoint):
         return Response(represent_binding(appended.binding), status=status)
 
 
+class Approval(ProjectEndpoint):
+    """The project's policy about approvals; an addition to the contract."""
+
+    permissions = {"GET": "project.read", "PATCH": "policy.manage"}
+    fresh = frozenset({"PATCH"})
+
+    @describe(summary="Read how the project decides about approvals", responses=ApprovalPolicySerializer)
+    def get(self, request: Request, p: str) -> Response:
+        only_parameters(request)
+        found = approval_policy.of(self.project_id)
+        return represent_policy(Changed(found, len(approval_policy.possible_deciders(found))))
+
+    @describe(
+        summary="Change how the project decides about approvals",
+        request=ApprovalPolicySerializer,
+        responses=ApprovalPolicySerializer,
+    )
+    def patch(self, request: Request, p: str) -> Response:
+        values = read_body(ApprovalPolicySerializer, request.data)
+        expected = values.pop("expected_version")
+        deciders = values.pop("deciders", None)
+        if deciders is not None:
+            values |= {"decider_roles": deciders["roles"], "decider_people": deciders["people"]}
+        return represent_policy(services.change_approval_policy(self.grant, expected, values))
+
+
+def represent_policy(found: Changed) -> Response:
+    """The policy as the API shows it."""
+    policy = found.policy
+    document = {
+        "version": policy.version,
+        "quorum": policy.quorum,
+        "deciders": {"roles": list(policy.decider_roles), "people": list(policy.decider_people)},
+        "exempt_roles": list(policy.exempt_roles),
+        "break_glass_roles": list(policy.break_glass_roles),
+        "remind_before_minutes": policy.remind_before_minutes,
+        "possible_deciders": found.deciders,
+        "warnings": ["tight"] if found.tight else [],
+        "changed_by": None
+        if policy.changed_by is None
+        else {"type": policy.changed_by[0], "id": policy.changed_by[1]},
+        "updated_at": policy.updated_at,
+    }
+    return etag(Response(ApprovalPolicySerializer(document).data), policy.version)
+
+
 def _represent_row(row: ProjectRoleBinding) -> Any:
     return represent_binding(stored_binding(row))
 
@@ -188,5 +283,6 @@ def _represent_row(row: ProjectRoleBinding) -> Any:
 urlpatterns = [
     path("projects", Projects.as_view()),
     path("projects/<str:p>", OneProject.as_view()),
+    path("projects/<str:p>/approval-policy", Approval.as_view()),
     path("projects/<str:p>/role-bindings", RoleBindings.as_view()),
 ]

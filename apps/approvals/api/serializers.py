@@ -11,6 +11,7 @@ from apps.approvals import plans, values
 from apps.approvals.models import ApprovedActionPlan
 from apps.approvals.queries import STATES, STATUSES, Seen
 from apps.approvals.services.filing import RUN_CREATE
+from apps.approvals.voting import Tally
 from apps.runs.api.serializers import StartSerializer
 
 
@@ -53,6 +54,17 @@ class MadeDecisionSerializer(StrictSerializer):
     decided_at = MomentField()
 
 
+class VoteSerializer(StrictSerializer):
+    """What one person said; `counts` is false where they could not decide any more."""
+
+    voter = ActorSerializer()
+    decision = serializers.ChoiceField(choices=values.VERDICTS)
+    reason_code = serializers.CharField()
+    decision_id = serializers.CharField()
+    voted_at = MomentField()
+    counts = serializers.BooleanField()
+
+
 class ConsumptionSerializer(StrictSerializer):
     """That the approval was used, once."""
 
@@ -75,6 +87,8 @@ class ApprovalSerializer(StrictSerializer):
     requested_by = ActorSerializer()
     requested_at = MomentField()
     expires_at = MomentField()
+    votes_given = serializers.IntegerField(help_text="How many approvals count by now.")
+    votes_needed = serializers.IntegerField(help_text="How many it takes; one rejection rejects.")
     decision = MadeDecisionSerializer(allow_null=True)
     consumption = ConsumptionSerializer(allow_null=True)
 
@@ -82,28 +96,42 @@ class ApprovalSerializer(StrictSerializer):
 class OneApprovalSerializer(ApprovalSerializer):
     """A request with its preview; `input` and `args` only for who asked and for those who may decide, else null."""
 
+    votes = VoteSerializer(many=True)
     preview = serializers.DictField(allow_null=True)
     input = serializers.DictField(allow_null=True)
     args = serializers.ListField(child=serializers.CharField(), allow_null=True)
 
 
-def represent(seen: Seen) -> dict[str, Any]:
+def represent(seen: Seen, tally: Tally) -> dict[str, Any]:
     """A request as lists show it."""
-    return dict(ApprovalSerializer(_document(seen)).data)
+    return dict(ApprovalSerializer(_document(seen, tally)).data)
 
 
-def represent_one(seen: Seen, plan: ApprovedActionPlan | None, *, given: bool) -> dict[str, Any]:
+def represent_one(
+    seen: Seen, plan: ApprovedActionPlan | None, tally: Tally, *, given: bool
+) -> dict[str, Any]:
     """A request as its own page shows it."""
     known = plans.given_of(plan) if plan is not None and given else None
     more = {
+        "votes": [
+            {
+                "voter": {"type": "user", "id": vote.voter_id},
+                "decision": vote.decision,
+                "reason_code": vote.reason_code,
+                "decision_id": vote.decision_id,
+                "voted_at": vote.voted_at,
+                "counts": vote.counts,
+            }
+            for vote in tally.votes
+        ],
         "preview": plans.preview_of(plan) if plan is not None else None,
         "input": known.input if known else None,
         "args": list(known.args) if known else None,
     }
-    return dict(OneApprovalSerializer({**_document(seen), **more}).data)
+    return dict(OneApprovalSerializer({**_document(seen, tally), **more}).data)
 
 
-def _document(seen: Seen) -> dict[str, Any]:
+def _document(seen: Seen, tally: Tally) -> dict[str, Any]:
     row = seen.request
     decision = consumption = None
     if row.decision_id is not None:
@@ -138,6 +166,8 @@ def _document(seen: Seen) -> dict[str, Any]:
         "requested_by": {"type": row.requested_by_type, "id": row.requested_by_id},
         "requested_at": row.requested_at,
         "expires_at": row.expires_at,
+        "votes_given": tally.given,
+        "votes_needed": tally.needed,
         "decision": decision,
         "consumption": consumption,
     }

@@ -20,7 +20,7 @@ from apps.access.endpoints import (
     paged,
     read_body,
 )
-from apps.approvals import queries, services
+from apps.approvals import queries, services, voting
 from apps.approvals.api.serializers import (
     ApprovalSerializer,
     DecisionSerializer,
@@ -67,7 +67,9 @@ class Approvals(ProjectEndpoint):
             live=_flag("live", query.get("live")),
         )
         wanted = page_of(request, "state", "live", "requested_by")
-        return page_response(queries.page(self.project_id, filters, **wanted), represent)
+        page = queries.page(self.project_id, filters, **wanted)
+        tallies = voting.tallies(self.project_id, [seen.request for seen in page.items])
+        return page_response(page, lambda seen: represent(seen, tallies[seen.request.pk]))
 
     @describe(
         summary="Ask for approval to start a task",
@@ -131,10 +133,32 @@ class Decision(ApprovalEndpoint):
         return _answer(id, given=True)
 
 
+class Withdrawal(ApprovalEndpoint):
+    """Taking back what one asked for; an addition to the contract."""
+
+    permissions = {"POST": "run.start"}
+
+    def require(self, needed: str) -> None:
+        """Who asked may take it back; that is all the same right which asking takes."""
+        with suppress(ApprovalRequired):
+            super().require(needed)
+
+    @describe(
+        summary="Take a request back that nobody decided",
+        request=None,
+        responses={200: OneApprovalSerializer},
+    )
+    def post(self, request: Request, id: str) -> Response:
+        if request.data not in ({}, None):
+            raise InvalidInput
+        services.withdraw(self.principal, id, origin=ORIGIN)
+        return _answer(id, given=True)
+
+
 def _answer(request_id: str, *, given: bool, status: int = 200) -> Response:
     seen = queries.examine(request_id)
     plan = queries.plan_of(seen.request)
-    body = represent_one(seen, plan, given=given)
+    body = represent_one(seen, plan, queries.tally_of(seen.request), given=given)
     return etag(Response(body, status=status), seen.request.version)
 
 

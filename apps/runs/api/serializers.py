@@ -206,6 +206,12 @@ class StartSerializer(StrictSerializer):
     )
 
 
+class BreakGlassSerializer(StartSerializer):
+    """What starting the task would be sent with, and why it is started without an approval."""
+
+    reason = serializers.CharField(max_length=500)
+
+
 class PinSerializer(StrictSerializer):
     """Why somebody keeps a run."""
 

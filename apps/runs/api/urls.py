@@ -8,6 +8,7 @@ urlpatterns = [
     path("projects/<str:p>/runs", views.Runs.as_view()),
     path("projects/<str:p>/skips", views.Skips.as_view()),
     path("projects/<str:p>/tasks/<str:t>/runs", views.StartRun.as_view()),
+    path("projects/<str:p>/tasks/<str:t>/break-glass", views.BreakGlass.as_view()),
     path("runs/<str:id>", views.OneRun.as_view()),
     path("runs/<str:id>/attempts", views.Attempts.as_view()),
     path("runs/<str:id>/events", views.Events.as_view()),

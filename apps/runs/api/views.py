@@ -24,6 +24,8 @@ from apps.access.endpoints import (
     paged,
     read_body,
 )
+from apps.access.errors import ScopeMissing
+from apps.access.scopes import Credential
 from apps.core import ids, pages
 from apps.core.errors import InvalidInput, NotFound
 from apps.dispatch import cancellations
@@ -33,6 +35,7 @@ from apps.runs import queries, services
 from apps.runs.api.serializers import (
     AttemptListSerializer,
     AttemptSerializer,
+    BreakGlassSerializer,
     EscapedKillSerializer,
     EventListSerializer,
     HoldListSerializer,
@@ -51,7 +54,7 @@ from apps.runs.api.serializers import (
 from apps.runs.errors import ConcurrencySkipped, HistoryRetained, RunEnded
 from apps.runs.models import ACTIVE_ATTEMPT, Run
 from apps.runs.queries import RunFilter
-from apps.runs.services import Skipped, Started, holds
+from apps.runs.services import Alone, Skipped, Started, holds
 from apps.tasks import queries as tasks
 from apps.triggers.queries import complete_open
 
@@ -128,6 +131,41 @@ class StartRun(ProjectEndpoint):
             args=values.get("args", ()),
             priority=values.get("priority"),
             idempotency_key=_key(request),
+            alone=_alone(self.credential, "run.start"),
+        )
+        return _started(result)
+
+
+class BreakGlass(ProjectEndpoint):
+    """An addition to the contract."""
+
+    permissions = {"POST": "run.start"}
+    fresh = frozenset({"POST"})
+
+    @extend_schema(
+        summary="Start a task that needs an approval without one, with a written reason",
+        description="Only where the project's policy lets your role. It is on record, and the dashboard shows it.",
+        parameters=[IDEMPOTENCY_KEY],
+        request=BreakGlassSerializer,
+        responses={200: RunSerializer, 201: RunSerializer},
+    )
+    def post(self, request: Request, p: str, t: str) -> Response:
+        values = read_body(BreakGlassSerializer, request.data)
+        alone = Alone(values["reason"])
+        if _alone(self.credential, "run.start") is None:
+            raise ScopeMissing
+        task = tasks.find(self.project_id, t)
+        if not task.requires_approval:
+            raise InvalidInput("The task needs no approval; start it as usual.")
+        result = services.start_run(
+            self.grant,
+            task.pk,
+            trigger_type="api",
+            input=values.get("input"),
+            args=values.get("args", ()),
+            priority=values.get("priority"),
+            idempotency_key=_key(request),
+            alone=alone,
         )
         return _started(result)
 
@@ -270,7 +308,9 @@ class RetryRun(RunEndpoint):
     def post(self, request: Request, id: str) -> Response:
         if request.data not in ({}, None):
             raise InvalidInput("A retry takes no body.")
-        return _started(services.retry_run(self.grant, self.run_id, idempotency_key=_key(request)))
+        alone = _alone(self.credential, "run.retry")
+        result = services.retry_run(self.grant, self.run_id, idempotency_key=_key(request), alone=alone)
+        return _started(result)
 
 
 class Skips(ProjectEndpoint):
@@ -305,6 +345,11 @@ def _started(result: Started | Skipped) -> Response:
         raise ConcurrencySkipped(skip=str(result.skip.pk))
     run = queries.get(result.run.pk)
     return etag(Response(show([run])[0], status=200 if result.replayed else 201), run.version)
+
+
+def _alone(credential: Credential, scope: str) -> Alone | None:
+    """A person who is exempt means what they do in a session; a token does where its scopes name it, never by `*`."""
+    return Alone() if credential.scopes is None or scope in credential.scopes else None
 
 
 def _key(request: Request) -> str | None:

@@ -164,6 +164,12 @@ def settle_filing(skip_id: UUID, code: str) -> bool:
     return Skip.objects.filter(pk=skip_id, filing=TO_FILE).update(**values) == 1
 
 
+def alone_starts(project_id: str, kind: str, since: datetime, most: int = 10) -> list[AloneStart]:
+    """What people started alone since a moment, the latest first, with task and run; one query."""
+    rows = AloneStart.objects.filter(project=project_id, kind=kind, created_at__gte=since)
+    return list(rows.select_related("task", "run").order_by("-created_at", "run")[:most])
+
+
 def _alone(claim: Claim, kind: str, role: str, version: int, reason: str = "") -> AloneStart:
     return AloneStart(
         project_id=claim.task.project_id,
