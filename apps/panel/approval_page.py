@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -12,7 +12,6 @@ from apps.approvals import plans, queries
 from apps.approvals.contract import RECOVERY_REQUIRED
 from apps.approvals.models import ApprovedActionPlan
 from apps.approvals.queries import Seen, SeenExecution
-from apps.approvals.services.deciding import PERMISSION
 from apps.approvals.services.lapsing import OPEN
 from apps.core import clock
 from apps.core.errors import DomainError, NotFound
@@ -20,9 +19,7 @@ from apps.panel import approval_words, differences, terminal
 from apps.panel.differences import Difference
 from apps.panel.queries import names
 from apps.panel.task_form import TaskForm
-from apps.projects import permissions
-from apps.projects.models import ProjectRoleBinding
-from apps.projects.queries import current_bindings
+from apps.projects import approval_policy
 from apps.tasks import queries as tasks
 
 # From here on whoever looks is told that time runs out.
@@ -145,18 +142,14 @@ def given(plan: ApprovedActionPlan) -> Given:
     return Given(terminal.visible(text), tuple(terminal.visible(arg) for arg in found.args))
 
 
-def deciders(project_id: str, requester: str) -> list[str]:
-    """Names of people who may decide about what `requester` asked for, at most SHOWN_DECIDERS; two queries."""
-    bindings = current_bindings().filter(
-        project=project_id,
-        subject_type="user",
-        state=ProjectRoleBinding.State.ACTIVE,
-        role__in=permissions.find(PERMISSION).roles,
-    )
-    found = names(
-        bindings.exclude(subject_id=requester).values_list("subject_id", flat=True)[:SHOWN_DECIDERS]
-    )
-    return sorted(found.values())
+def deciders(project_id: str, requester: str, but: Iterable[str] = ()) -> list[str]:
+    """Names of people who may decide about what `requester` asked for, at most SHOWN_DECIDERS; three queries.
+
+    Without those of `but`, who said already what they think.
+    """
+    able = approval_policy.possible_deciders(approval_policy.of(project_id))
+    others = {requester, *but}
+    return sorted(names([pk for pk in able if pk not in others][:SHOWN_DECIDERS]).values())
 
 
 def _script(plan: ApprovedActionPlan) -> Script | None:

@@ -11,6 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext_lazy
 
 from apps.core.errors import DomainError
+from apps.projects.errors import ApprovalRequired
 from apps.projects.policy import Grant
 from apps.runs.models import OPEN, Run
 from apps.runs.services import Skipped, request_cancel, start_run
@@ -38,10 +39,11 @@ class Wish:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one task; `refusal` is empty where it was done."""
+    """What became of one task; `refusal` is empty where it was done. `asks`: it can be asked for."""
 
     task: Task
     refusal: str = ""
+    asks: bool = False
 
 
 @dataclass(frozen=True)
@@ -194,7 +196,8 @@ def _one(give: Callable[[], Grant], task: Task, wish: Wish) -> Outcome:
             raise
         fields = getattr(refusal, "fields", {})
         sentence = next((str(text) for group in fields.values() for text in group), str(refusal.detail))
-        return Outcome(task, _("%(sentence)s (%(code)s)") % {"sentence": sentence, "code": refusal.code})
+        told = _("%(sentence)s (%(code)s)") % {"sentence": sentence, "code": refusal.code}
+        return Outcome(task, told, asks=isinstance(refusal, ApprovalRequired))
     return Outcome(task)
 
 

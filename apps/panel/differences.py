@@ -34,11 +34,13 @@ _LABELS: tuple[tuple[str, Promise], ...] = (
     ("priority", _("Priority")),
     ("labels", _("Labels")),
     ("requires", _("Runs on workers with")),
+    ("requires_approval", _("Each start needs an approval")),
 )
 _WORDS: dict[str, dict[str, Promise | str]] = {
     "kind": dict(KINDS),
     "language": dict(LANGUAGES),
     "concurrency": {value: word for value, word, _help in CONCURRENCY},
+    "requires_approval": {"1": _("yes")},
     **retry_part.WORDS,
 }
 # What belongs to one kind of body or one rule of overlapping only.

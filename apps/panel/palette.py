@@ -104,6 +104,9 @@ def _task(project: Project, task: Task) -> Hit:
 
 
 def _start(project: Project, task: Task) -> Hit:
+    if task.requires_approval:
+        ask = reverse("panel:task-run-with", args=[project.slug, task.slug])
+        return Hit("approve", _("Ask for approval to run %(name)s") % {"name": task.name}, ask)
     url = reverse("panel:task-run", args=[project.slug, task.slug])
     return Hit("play", _("Run %(name)s") % {"name": task.name}, url, post=True)
 

@@ -7,6 +7,7 @@ from django.urls import URLPattern, URLResolver, path
 from apps.panel import task_routes
 from apps.panel.views import (
     applications,
+    approval_rules,
     approvals,
     audit,
     dashboard,
@@ -35,6 +36,7 @@ pages: list[URLPattern | URLResolver] = [
     path("p/<str:p>/runs/", runs.RunList.as_view(), name="runs"),
     path("approvals/", approvals.FindInbox.as_view(), name="inbox"),
     path("p/<str:p>/approvals/", approvals.Inbox.as_view(), name="approvals"),
+    path("p/<str:p>/approval-rules/", approval_rules.ApprovalRules.as_view(), name="approval-rules"),
     path("approvals/<str:approval>/", approvals.ShowApproval.as_view(), name="approval"),
     path("approvals/<str:approval>/decide/", approvals.Decide.as_view(), name="approval-decide"),
     path("approvals/<str:approval>/recover/", approvals.CloseByHand.as_view(), name="approval-recover"),

@@ -37,6 +37,7 @@ CONCURRENCY: tuple[tuple[str, Promise, Promise], ...] = (
 TEXTS = (
     "name", "slug", "description", "kind", "language", "source", "args", "argv", "shell", "work_dir", "before",
     "after", "timeout", "grace", "quota", "concurrency", "max_parallel", "priority", "labels", "requires",
+    "requires_approval",
     *retry_part.TEXTS, *limits_part.TEXTS,
 )  # fmt: skip
 # Where the form shows a field of the API; the rest have the same name.
@@ -111,6 +112,12 @@ class TaskForm:
         """Those that are set, by name."""
         return limits_part.rows(self.values)
 
+    @property
+    def marked(self) -> bool:
+        """Whether it needs an approval. A form never takes the mark back: that has a page of its own."""
+        stored = self.stored is not None and self.stored.task.requires_approval
+        return stored or self.values["requires_approval"] == "1"
+
     def fields(self) -> dict[str, Any]:
         """The fields of api.md; raises InvalidInput with all that cannot even be read."""
         self.errors = {}
@@ -135,6 +142,7 @@ class TaskForm:
             "limits": limits_part.read(values, self.errors),
             "labels": _listed(values["labels"]),
             "requires": {"labels": self._needed()},
+            "requires_approval": self.marked,
         }
         if self.errors:
             raise InvalidInput(fields=self.errors)
@@ -260,6 +268,7 @@ def _texts(view: TaskView | None) -> dict[str, str]:
         "max_parallel": str(task.max_parallel if task.max_parallel > 1 else 2),
         "priority": str(task.priority),
         "labels": ", ".join(task.labels),
+        "requires_approval": "1" if task.requires_approval else "",
         "requires": ", ".join(
             f"{name}={value}" if value else name
             for name, value in placement.labels_of(execution.requires).items()

@@ -67,6 +67,8 @@ pages: list[URLPattern | URLResolver] = [
     _task("run-with/", run_with.RunWith.as_view(), "task-run-with"),
     _task("enable/", tasks.SetEnabled.as_view(enabled=True), "task-enable"),
     _task("disable/", tasks.SetEnabled.as_view(enabled=False), "task-disable"),
+    _task("approval/require/", tasks.MarkTask.as_view(), "task-approval-mark"),
+    _task("approval/clear/", tasks.ClearMark.as_view(), "task-approval-clear"),
     _task("pin/", tasks.SetPinned.as_view(pinned=True), "task-pin"),
     _task("unpin/", tasks.SetPinned.as_view(pinned=False), "task-unpin"),
     _task("empty-queue/", tasks.EmptyQueue.as_view(), "task-empty-queue"),

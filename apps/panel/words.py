@@ -226,6 +226,7 @@ _EVENTS: dict[str, Promise] = {
     "attempt.timed_out": gettext_lazy("Process ended: time limit"),
     "attempt.lost": gettext_lazy("Process was lost"),
     "attempt.secrets_printed": gettext_lazy("Secrets were printed, and masked"),
+    "attempt.files_found": gettext_lazy("Files that the lost process had left were kept"),
 }
 _DETAILS: tuple[tuple[str, Promise], ...] = (
     ("worker_id", gettext_lazy("worker %s")),

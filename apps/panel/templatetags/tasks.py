@@ -138,6 +138,8 @@ def spoken(name: str, what: str) -> str:
     match what:
         case "run":
             text = _("Run %(name)s")
+        case "ask":
+            text = _("Ask for approval to run %(name)s")
         case "log":
             text = _("Latest log of %(name)s")
         case "more":

@@ -21,7 +21,8 @@ from apps.artifacts.services import LogPart, read_log, stream_log
 from apps.core.errors import DomainError, NotFound
 from apps.panel import files_part, run_page, stop_part, terminal, words
 from apps.panel.page import Action, Page
-from apps.panel.views.tasks import once_key
+from apps.panel.views.tasks import once_key, to_ask
+from apps.projects.errors import ApprovalRequired
 from apps.projects.models import Project
 from apps.runs import queries as runs
 from apps.runs.models import Run
@@ -131,7 +132,11 @@ class RetryRun(RunPage, Action):
     permissions = {"POST": "run.retry"}
 
     def act(self, run: UUID) -> HttpResponse:
-        outcome = retry_run(self.grant, run, idempotency_key=once_key(self.request, f"retry:{run}"))
+        try:
+            outcome = retry_run(self.grant, run, idempotency_key=once_key(self.request, f"retry:{run}"))
+        except ApprovalRequired:
+            task = runs.get(run).task
+            return to_ask(self, task, f"?from={run}")
         if isinstance(outcome, Skipped):
             self.say(_("Not started: an earlier run is still going."))
             return self.after(run=run)

@@ -20,6 +20,7 @@ from apps.panel.trigger_form import BY_HAND, MANUAL, TriggerForm
 from apps.panel.trigger_form import KINDS as TRIGGER_KINDS
 from apps.panel.views.task_triggers import builder
 from apps.panel.views.tasks import once_key
+from apps.projects.errors import ApprovalRequired
 from apps.runs.services import Skipped, start_run
 from apps.tasks import queries as tasks
 from apps.tasks.errors import SlugTaken, TaskArchived
@@ -75,7 +76,11 @@ class TaskFormPage(Page):
         if not task.enabled:
             return self.leave(address, _("Saved, not started: the task is disabled."))
         key = once_key(self.request, f"run:{task.pk}")
-        outcome = start_run(self.also("run.start"), task.pk, trigger_type="manual", idempotency_key=key)
+        try:
+            outcome = start_run(self.also("run.start"), task.pk, trigger_type="manual", idempotency_key=key)
+        except ApprovalRequired:
+            ask = reverse("panel:task-run-with", args=[self.project.slug, task.slug])
+            return self.leave(ask, _("Saved, not started: it needs an approval. Ask for it here."))
         if isinstance(outcome, Skipped):
             return self.leave(address, _("Saved, not started: an earlier run is still going."))
         return self.leave(reverse("panel:run", args=[outcome.run.pk]), "")
@@ -196,6 +201,7 @@ class EditTask(TaskFormPage):
             title=_("Edit %(name)s") % {"name": task.name},
             task=task,
             version=version or task.version,
+            settings_url=reverse("panel:task-settings", args=[self.project.slug, task.slug]),
             stale=stale,
             rows=rows,
             **context,

@@ -16,12 +16,13 @@ from django.utils.translation import gettext_lazy, ngettext, pgettext_lazy
 
 from apps.panel import task_list
 from apps.panel.page import Action, Page
+from apps.projects.errors import ApprovalRequired
 from apps.runs.models import OPEN, Run
 from apps.runs.services import Skipped, request_cancel, start_run
 from apps.tasks import queries as tasks
 from apps.tasks import saved_views
-from apps.tasks.models import SavedView
-from apps.tasks.services import copy_task
+from apps.tasks.models import SavedView, Task
+from apps.tasks.services import clear_approval_mark, copy_task
 from apps.triggers import examples
 from apps.triggers import services as triggers
 
@@ -128,12 +129,15 @@ class RunTask(TaskAction):
 
     def act(self, p: str, t: str) -> HttpResponse:
         task = tasks.find(self.project.pk, t)
-        outcome = start_run(
-            self.grant,
-            task.pk,
-            trigger_type="manual",
-            idempotency_key=once_key(self.request, f"run:{task.pk}"),
-        )
+        try:
+            outcome = start_run(
+                self.grant,
+                task.pk,
+                trigger_type="manual",
+                idempotency_key=once_key(self.request, f"run:{task.pk}"),
+            )
+        except ApprovalRequired:
+            return to_ask(self, task)
         if isinstance(outcome, Skipped):
             self.say(_("Not started: an earlier run of %(name)s is still going.") % {"name": task.name})
             return self.after(p=p, t=t)
@@ -198,6 +202,37 @@ class SetPinned(TaskAction):
         return self.back("panel:tasks", p)
 
 
+class MarkTask(TaskAction):
+    """From now on each start of a task needs an approval."""
+
+    permissions = {"POST": "task.update"}
+
+    def act(self, p: str, t: str) -> HttpResponse:
+        task = tasks.find(self.project.pk, t)
+        triggers.change_task(self.grant, task.pk, task.version, {"requires_approval": True})
+        self.say(_("Each start of %(name)s needs an approval now.") % {"name": task.name})
+        return self.after(p=p, t=t)
+
+    def after(self, **kwargs: Any) -> HttpResponse:
+        return self.back("panel:task-settings", kwargs["p"], kwargs["t"])
+
+
+class ClearMark(MarkTask):
+    """Lets a task be started without an approval again."""
+
+    permissions = {"POST": "policy.manage"}
+    fresh = True
+    fresh_because = gettext_lazy(
+        "This lets a task run without an approval. It happens as soon as you have shown that it is you."
+    )
+
+    def act(self, p: str, t: str) -> HttpResponse:
+        task = tasks.find(self.project.pk, t)
+        clear_approval_mark(self.grant, task.pk, task.version)
+        self.say(_("%(name)s is started without an approval again.") % {"name": task.name})
+        return self.after(p=p, t=t)
+
+
 class CopyTask(TaskAction):
     permissions = {"POST": "task.create"}
 
@@ -238,6 +273,13 @@ class ArchiveTask(TaskAction):
                 request_cancel(stop, run_id)
         self.say(_("Archived: %(name)s.") % {"name": task.name})
         return HttpResponseRedirect(reverse("panel:tasks", args=[p]))
+
+
+def to_ask(page: Page, task: Task, query: str = "") -> HttpResponse:
+    """To where a start is asked for that needs an approval; nothing has happened."""
+    page.say(_("Nothing was started: %(name)s needs an approval. Ask for it here.") % {"name": task.name})
+    address = reverse("panel:task-run-with", args=[page.project.slug, task.slug])
+    return HttpResponseRedirect(address + query)
 
 
 def once_key(request: HttpRequest, what: str) -> str | None:

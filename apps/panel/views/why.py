@@ -41,9 +41,9 @@ LOOKS: dict[str, tuple[str, str]] = {
     "ran": ("check", "succeeded"), "waits": ("clock", "queued"), "pending": ("clock", "queued"),
     "skipped": ("skips", "cancelled"), "missed": ("warning", "timed_out"), "disabled": ("power", "cancelled"),
     "archived": ("archive", "cancelled"), "left_out": ("calendar", "cancelled"), "planned": ("calendar", "created"),
-    "unknown": ("info", "lost"),
+    "unknown": ("info", "lost"), "approval": ("approve", "waiting_approval"),
 }  # fmt: skip
-NOT_RUN = {"skipped", "missed", "disabled", "archived", "left_out"}
+NOT_RUN = {"skipped", "missed", "disabled", "archived", "left_out", "approval"}
 
 
 @dataclass(frozen=True)
@@ -149,6 +149,8 @@ class WhyOfTask(TaskTab):
         match entry.action:
             case "open_run" if entry.run:
                 return Help(_("Open the run"), reverse("panel:run", args=[entry.run.pk]))
+            case "open_approval" if entry.skip and entry.skip.approval_id:
+                return Help(_("Open the request"), reverse("panel:approval", args=[entry.skip.approval_id]))
             case "stop_blocking_run" if entry.skip and entry.skip.blocking_run_id:
                 return Help(_("The run in the way"), reverse("panel:run", args=[entry.skip.blocking_run_id]))
             case "enable_task" if self.may("task.update") and not task.enabled:
@@ -156,6 +158,8 @@ class WhyOfTask(TaskTab):
             case "enable_trigger" if self.may("task.update") and entry.trigger_id in off:
                 return Help(_("Enable the trigger"), f"{trigger}enable/", posts=True)
             case "start_now" if self.may("run.start") and task.enabled and not task.archived_at:
+                if task.requires_approval:
+                    return Help(_("Ask for approval"), reverse("panel:task-run-with", args=[p, t]))
                 return Help(_("Run it now"), reverse("panel:task-run", args=[p, t]), posts=True)
             case "change_concurrency" if self.may("task.update"):
                 return Help(
