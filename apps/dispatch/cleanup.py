@@ -22,12 +22,12 @@ class Cleaner:
 
     def __init__(self, receipts: ReceiptStore) -> None:
         self._receipts = receipts
-        self._waiting: queue.SimpleQueue[tuple[UUID, Path] | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[tuple[UUID | None, Path] | None] = queue.SimpleQueue()
         self._removed: queue.SimpleQueue[UUID] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def add(self, attempt_id: UUID, folder: Path) -> None:
-        """Takes over the receipt and the folder of an attempt whose end is on record."""
+    def add(self, attempt_id: UUID | None, folder: Path) -> None:
+        """Takes over the receipt and the folder of an attempt whose end is on record; without an id the folder only."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="cleaner", daemon=True)
             self._thread.start()
@@ -58,14 +58,14 @@ class Cleaner:
                 batch.append(more)
             self._remove(batch)
 
-    def _remove(self, batch: list[tuple[UUID, Path]]) -> None:
+    def _remove(self, batch: list[tuple[UUID | None, Path]]) -> None:
         for _attempt_id, folder in batch:
             remove_folder(folder)
         try:
-            gone = self._receipts.remove_all([str(attempt_id) for attempt_id, _folder in batch])
+            gone = self._receipts.remove_all([str(attempt_id) for attempt_id, _folder in batch if attempt_id])
         except OSError as error:
             logger.warning("receipts could not be removed: %s", type(error).__name__)
             return
         for attempt_id, _folder in batch:
-            if str(attempt_id) in gone:
+            if attempt_id and str(attempt_id) in gone:
                 self._removed.put(attempt_id)

@@ -15,6 +15,7 @@ from apps.core import clock, node
 from apps.core.errors import Busy
 from apps.dispatch import candidates, journal, launching, queries, recovery
 from apps.dispatch import carried as carrying
+from apps.dispatch import remains as remaining
 from apps.dispatch.carried import Carried
 from apps.dispatch.cleanup import Cleaner
 from apps.dispatch.fence import LeaseFence
@@ -28,7 +29,7 @@ from apps.dispatch.loop import LEASE_MS, Loop
 from apps.dispatch.predecessors import Holder, Waiting
 from apps.dispatch.preparing import Preparation
 from apps.dispatch.receipts import ReceiptInvalid, ReceiptStore
-from apps.dispatch.services import adoption, passes, receipts
+from apps.dispatch.services import adoption, passes, receipts, remains
 from apps.dispatch.services.completion import End
 from apps.dispatch.services.passes import Begun, Claimed, Ended, Failed, News, Prepared, Ready, Stored
 from apps.dispatch.stopper import Stopper
@@ -54,6 +55,7 @@ class RunSource:
         self._preparation = Preparation(self._launcher, self._planner, self._carried)
         self._receipts = ReceiptStore(str(launching.receipts_root()))
         self._cleaner = Cleaner(self._receipts)
+        self._remains = remaining.Waiting()
         self._adopt = True
         self._look_at_neighbours = False
         self._reconcile_at = 0.0
@@ -100,6 +102,11 @@ class RunSource:
         for item in list(self._carried.values()):
             self._let_go(item)
         self._launcher.close()
+        self._remains.close()
+        try:
+            self._keep_remains()
+        except (Busy, DatabaseError) as error:
+            logger.warning("what lost attempts left is not on record yet: %s", type(error).__name__)
         self._cleaner.close()
         try:
             receipts.resolve([*self._consumed, *self._cleaner.removed()])
@@ -119,6 +126,7 @@ class RunSource:
         if now >= self._reconcile_at:
             self._reconcile()
         self._start_alone()
+        self._keep_remains()
         news = self._news(look)
         if not (news.room or news.consumed or news.leases()):
             return self._adopt
@@ -284,6 +292,15 @@ class RunSource:
             else:
                 self._launch(claimed)
         self._preparation.undo()
+        if any(one.lost and one.lease.attempt_id in stored.over for one in news.failed):
+            self._remains.add(remains.waiting(node.node_id()))
+
+    def _keep_remains(self) -> None:
+        """What lost attempts left goes on record; then nothing of them is needed on this node."""
+        for one, kept in self._remains.done():
+            remains.record(one.attempt.pk, kept)
+            # Not its receipt: a word that came too late is evidence.
+            self._cleaner.add(None, one.folder)
 
     def _hand_over(self, claimed: Claimed) -> None:
         """What was prepared for a run that is on record as starting now goes to its shim, `go` included."""
@@ -402,6 +419,7 @@ class RunSource:
         self._reconcile()
 
     def _reconcile(self) -> None:
+        self._remains.add(remains.waiting(node.node_id()))
         self._scanned = receipts.scan(node.node_id(), self._receipts, self._scanned).next_cursor
         pause = RECONCILE_S if self._scanned is None else 1.0
         self._reconcile_at = time.monotonic() + pause

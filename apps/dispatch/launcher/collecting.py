@@ -30,7 +30,25 @@ from apps.artifacts.collected import (
     write_manifest,
 )
 from apps.artifacts.facts import sync_directory, write_all
-from apps.dispatch.launcher.spec import LaunchSpec
+from apps.dispatch.launcher.spec import LogSpec, RunAs
+
+# By this name type checkers read what follows; `typing` itself is more than a shim should load.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class Owner(Protocol):
+        """Whose files they are: an attempt under its specification, or what one has left."""
+
+        @property
+        def run_id(self) -> str: ...
+        @property
+        def attempt_id(self) -> str: ...
+        @property
+        def log(self) -> LogSpec: ...
+        @property
+        def run_as(self) -> RunAs | None: ...
+
 
 # Entries that are looked at, folders included, and folders in folders.
 ENTRIES_MAX = 2_000
@@ -70,7 +88,7 @@ def lines(kept: Kept) -> list[str]:
     ]
 
 
-def collect(spec: LaunchSpec, source: str, masked: Callable[[bytes], bytes]) -> Kept:
+def collect(spec: Owner, source: str, masked: Callable[[bytes], bytes]) -> Kept:
     """Takes the files in `source`, at most 100 of together 256 MiB, and writes their manifest. OSError.
 
     `masked` takes secrets out of their names; what is in them stays as it is.
@@ -93,7 +111,7 @@ def collect(spec: LaunchSpec, source: str, masked: Callable[[bytes], bytes]) -> 
 class _Collection:
     """One walk through the folder; entries of a folder come in the order of their names."""
 
-    def __init__(self, spec: LaunchSpec, target: int, masked: Callable[[bytes], bytes]) -> None:
+    def __init__(self, spec: Owner, target: int, masked: Callable[[bytes], bytes]) -> None:
         self._spec = spec
         self._masked = masked
         self._target = target

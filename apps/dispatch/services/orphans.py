@@ -20,9 +20,11 @@ from apps.artifacts.facts import ArtifactFileError, is_uuid7
 from apps.core import clock, node
 from apps.core.errors import InvalidInput
 from apps.dispatch import carried, journal, launching, predecessors
+from apps.dispatch import remains as remaining
 from apps.dispatch.launcher.files import PREPARED
 from apps.dispatch.models import CompletionReceiptJournal
 from apps.dispatch.orphans import ENTRIES_MAX, SHARDS, Entry, OrphanStore
+from apps.dispatch.services import remains
 from apps.runs.models import ACTIVE_ATTEMPT, RunAttempt
 
 MODES = ("audit", "quarantine")
@@ -107,7 +109,7 @@ def audit(
         )
     for one in folders:
         report.note(
-            f"attempts/{one.shard}", one.path.name, _judge_folder(one, known) or _remove(one.path, mode)
+            f"attempts/{one.shard}", one.path.name, _judge_folder(one, known) or _clear(one, known, mode)
         )
     return report
 
@@ -225,8 +227,12 @@ def _judge_folder(one: _Folder, known: _Known) -> str | None:
     return "kept_live" if left is not None and not left.gone() else None
 
 
-def _remove(path: Path, mode: str) -> str:
+def _clear(one: _Folder, known: _Known, mode: str) -> str:
     if mode == "audit":
         return "eligible"
-    carried.remove_folder(path)
-    return "unremovable" if os.path.lexists(path) else "removed"
+    attempt = known.attempts.get(one.path.name)
+    for left in remains.of([attempt] if attempt is not None else []):
+        if (kept := remaining.taken(left)) is not None:
+            remains.record(left.attempt.pk, kept)
+    carried.remove_folder(one.path)
+    return "unremovable" if os.path.lexists(one.path) else "removed"
