@@ -12,8 +12,8 @@ from apps.core import db
 # there looks again after 1, 3, 8, 18 ms; on PostgreSQL it is who wants the same rows.
 BUDGET_S = {"sqlite": 0.005, "postgresql": 0.02}
 FIRST = 8
-# A machine that slept, or was busy with others, is not to rest for that.
-REST_MOST_S = 1.0
+# A machine that slept, or was busy with others, is not to rest for that: jobs end within their time.
+REST_MOST_S = 0.25
 
 
 class Pace:
