@@ -126,9 +126,17 @@ def test_retiring_asks_everybody(seal: Any, key: str) -> None:
     assert rekeying.uses()[key] == rekeying.Use(current=0, replaced=1)
     with pytest.raises(KeyInUse):
         rekeying.retire_key(key)
+    # Nothing is left to re-seal: what is said is why the key stays, and what it costs to retire it.
+    with pytest.raises(
+        CommandError, match=r"^key_in_use: Values that count: 0; .*: 1\. Versions .*--give-up-replaced"
+    ):
+        run("retire", key)
+    for action in ("status", "reseal"):
+        assert "--give-up-replaced" in run(action)
     with keyring.opened() as keys:
         assert keys.resolve(key) is not None
     run("retire", key, "--give-up-replaced")
+    assert "--give-up-replaced" not in run("status")
     with keyring.opened() as keys:
         assert set(keys.keys) == {new}
     assert value("one") == "v1"

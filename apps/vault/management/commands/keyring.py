@@ -12,6 +12,14 @@ from apps.vault import keyring, rekeying
 from apps.vault.errors import KeyInUse
 
 
+def _why_replaced_stay() -> str:
+    return _(
+        "Versions of secrets never change: what newer versions replaced stays sealed with the key of its time, and "
+        "`reseal` moves the newest only. `retire KEY --give-up-replaced` retires such a key all the same; these "
+        "versions, and backups from before, can then not be read any more."
+    )
+
+
 class Command(BaseCommand):
     help = "Creates the keyring, rotates, re-seals and retires its keys, or lists them (ids only)."
 
@@ -35,10 +43,12 @@ class Command(BaseCommand):
             getattr(self, options["action"])(options)
         except KeyInUse as error:
             shown = {"current": error.extra["current"], "replaced": error.extra["replaced"]}
-            raise CommandError(
-                f"{error.code}: {error.detail} "
-                + _("Values that count: %(current)s; replaced versions of secrets: %(replaced)s.") % shown
-            ) from error
+            words = [
+                f"{error.code}: {error.detail}" if shown["current"] else f"{error.code}:",
+                _("Values that count: %(current)s; replaced versions of secrets: %(replaced)s.") % shown,
+                *([_why_replaced_stay()] if shown["replaced"] else []),
+            ]
+            raise CommandError(" ".join(words)) from error
         except DomainError as error:
             raise CommandError(f"{error.code}: {error.detail}") from error
 
@@ -55,6 +65,7 @@ class Command(BaseCommand):
         for _holder, batch in rekeying.move_all(min(max(1, options["batch"]), rekeying.BATCH)):
             moved, stuck = moved + batch.moved, stuck + batch.stuck
         self.stdout.write(_("%(count)s values moved to the active key.") % {"count": moved})
+        self._tell_replaced()
         if stuck:
             raise CommandError(
                 _("%(count)s values cannot be opened and stay as they are.") % {"count": stuck}
@@ -64,6 +75,13 @@ class Command(BaseCommand):
         key = options["key"] or ""
         rekeying.retire_key(key, give_up_replaced=options["give_up_replaced"])
         self.stdout.write(_("Key %(key)s is gone.") % {"key": key})
+
+    def _tell_replaced(self) -> None:
+        """Why old keys are not free although everything moved."""
+        with keyring.opened() as keys:
+            active = keys.active_key_id
+        if any(use.replaced for key_id, use in rekeying.uses().items() if key_id != active):
+            self.stdout.write(_why_replaced_stay())
 
     def status(self, _options: dict[str, Any]) -> None:
         with keyring.opened() as keys:
@@ -75,3 +93,4 @@ class Command(BaseCommand):
             if use.replaced:
                 words.append(_("and by %(count)s replaced versions") % {"count": use.replaced})
             self.stdout.write(" ".join([key_id, *words]))
+        self._tell_replaced()
