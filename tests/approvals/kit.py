@@ -18,7 +18,8 @@ from apps.approvals.services.deciding import decisions
 from apps.core import canonical, ids
 from apps.core.errors import DomainError
 from apps.identity.principals import PolicySubject
-from apps.projects import policy
+from apps.projects import approval_policy, policy
+from apps.projects.services import change_approval_policy
 from apps.tasks.models import Task
 from apps.tasks.services import TaskDraft, create_task
 from apps.vault import keyring
@@ -109,7 +110,12 @@ def task(name: str = "deploy", **options: Any) -> Task:
     return create_task(grant, TaskDraft(name=name, **options))
 
 
-def filed(agent: PolicySubject, of: Task, id: str = "r-1", **changed: Any) -> ApprovalRequest:
+def policy_of_project(who: User, version: int = 0, **changes: Any) -> approval_policy.ApprovalPolicy:
+    """Changes the project's policy as a person who may."""
+    return change_approval_policy(people.grant(who, "policy.manage"), version, changes).policy
+
+
+def filed(agent: PolicySubject | User, of: Task, id: str = "r-1", **changed: Any) -> ApprovalRequest:
     """A request to start a task, with plan and preview of the server's."""
     wanted = Wish(id=id, task=str(of.pk), **changed)
     return services.file_request(people.principal(agent), "default", wanted, origin="tests").request
