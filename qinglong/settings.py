@@ -133,6 +133,7 @@ AUTH_PASSWORD_VALIDATORS = [
 ]
 # Failures count for the pair of name and address and live in the database, so every process knows them. axes sees
 # a request of ours that holds nothing but that pair (`access.services.passwords`).
+AXES_HANDLER = "apps.access.counting.PairCounter"
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_FAILURE_LIMIT = 5
 AXES_COOLOFF_TIME = timedelta(minutes=5)

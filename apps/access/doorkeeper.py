@@ -41,13 +41,16 @@ class Doorkeeper:
 def answer(request: HttpRequest, refusal: TooManyAttempts) -> HttpResponse:
     """As little as a browser can show, made once per language: it is sent when there is much to do."""
     language = get_language_from_request(request)
+    page = _page(isinstance(refusal, DoorBusy), language, reverse(settings.LOGIN_URL))
     return HttpResponse(
-        _page(isinstance(refusal, DoorBusy), language, reverse(settings.LOGIN_URL)),
+        page,
         status=refusal.status,
         headers={
             "Retry-After": str(refusal.extra["retry_after"]),
             "Cache-Control": _NEVER_KEPT,
             "Content-Language": language,
+            # Nobody behind this counts it, and connections live on.
+            "Content-Length": str(len(page)),
             "Vary": "Accept-Language, Cookie",
         },
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,12 +21,16 @@ WAIT_S = 5.0
 WAITING = 3
 WAITING_PER_CLIENT = 2
 FAILED_LATELY = 2
+CROWD_S = 1.0
+MOST_REST_S = 0.25
 NICE = 10
 
 _pool: tuple[int, ThreadPoolExecutor] | None = None
 _counting = threading.Lock()
 _waiting: Counter[str] = Counter()
 _failures = Throttle(FAILED_LATELY)
+_turned_away_at = float("-inf")
+_rests_until = float("-inf")
 
 
 class Argon2(Argon2PasswordHasher):
@@ -53,7 +58,7 @@ def queue(client: str) -> Iterator[None]:
     and one client cannot keep all others out. Who failed twice within a minute comes in when nobody else is there.
     """
     with _counting:
-        if _is_full(client):
+        if not _has_room(client):
             raise DoorBusy(retry_after=1)
         _waiting[client] += 1
     try:
@@ -68,7 +73,7 @@ def queue(client: str) -> Iterator[None]:
 def is_full(client: str) -> bool:
     """Whether this client would be turned away just now."""
     with _counting:
-        return _is_full(client)
+        return not _has_room(client)
 
 
 def note_failure(client: str) -> None:
@@ -78,22 +83,47 @@ def note_failure(client: str) -> None:
 
 def forget() -> None:
     """As in a new process; for tests."""
+    global _turned_away_at
     _failures.clear()
+    _turned_away_at = float("-inf")
 
 
-def _is_full(client: str) -> bool:
+def _has_room(client: str) -> bool:
+    global _turned_away_at
     room = 1 if _failures.full(client) else WAITING
-    return _waiting.total() >= room or _waiting[client] >= WAITING_PER_CLIENT
+    if _waiting.total() < room and _waiting[client] < WAITING_PER_CLIENT:
+        return True
+    _turned_away_at = time.monotonic()
+    return False
 
 
 def _behind_others(function: Callable[..., Any], *arguments: str) -> Any:
     """Runs in the one thread that hashes, which gives way to those that serve pages."""
-    waiting = _hasher().submit(function, *arguments)
+    waiting = _hasher().submit(_in_turn, function, *arguments)
     try:
         return waiting.result(WAIT_S)
     except TimeoutError:
         waiting.cancel()
         raise DoorBusy(retry_after=1) from None
+
+
+def _in_turn(function: Callable[..., Any], *arguments: str) -> Any:
+    """While others are turned away a rest as long as itself follows each hash: pages need the processors too."""
+    global _rests_until
+    began = time.monotonic()
+    if began < _rests_until:
+        _rest(_rests_until - began)
+        began = time.monotonic()
+    try:
+        return function(*arguments)
+    finally:
+        ended = time.monotonic()
+        if ended - _turned_away_at < CROWD_S:
+            _rests_until = ended + min(ended - began, MOST_REST_S)
+
+
+def _rest(seconds: float) -> None:
+    time.sleep(seconds)
 
 
 def _hasher() -> ThreadPoolExecutor:

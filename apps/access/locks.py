@@ -30,7 +30,8 @@ def seconds_left(pair: Pair) -> int:
     """How long a pair is locked yet, 0 for one that is not known to be; at most one query a second."""
     if pair not in _ends:
         return 0
-    if clock.now_ms() - _asked_ms >= KNOWN_FOR_MS:
+    # A clock that was put back must not prolong anything.
+    if not 0 <= clock.now_ms() - _asked_ms < KNOWN_FOR_MS:
         _ask()
     left_ms = _ends.get(pair, 0) - clock.now_ms()
     return math.ceil(left_ms / 1000) if left_ms > 0 else 0
