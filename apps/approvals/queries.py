@@ -16,6 +16,7 @@ from apps.approvals.contract import RECOVERY_REQUIRED
 from apps.approvals.errors import ApprovalRequestNotFound
 from apps.approvals.models import (
     ApprovalRequest,
+    ApprovalVote,
     ApprovedActionExecution,
     ApprovedActionPlan,
     ApprovedActionRecoveryControl,
@@ -274,11 +275,12 @@ def plans_of(found: Iterable[Seen]) -> dict[str, ApprovedActionPlan]:
 
 
 def _live(decider: PolicySubject | None) -> QuerySet[ApprovalRequest]:
-    """Pending requests that nothing has ended, without those that `decider` filed."""
+    """Pending requests that nothing has ended, without those that `decider` filed or has voted about."""
     rows = ApprovalRequest.objects.filter(state="pending", expires_at__gt=clock.now(), lapse__isnull=True)
     if decider is None:
         return rows
-    return rows.exclude(requested_by_type=decider.type, requested_by_id=decider.id)
+    said = ApprovalVote.objects.filter(request=OuterRef("pk"), voter_type=decider.type, voter_id=decider.id)
+    return rows.exclude(requested_by_type=decider.type, requested_by_id=decider.id).exclude(Exists(said))
 
 
 def _get(request_id: str) -> ApprovalRequest:

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from apps.approvals import plans, queries
+from apps.approvals import plans, queries, registry
 from apps.approvals.contract import RECOVERY_REQUIRED
 from apps.approvals.models import ApprovedActionPlan
 from apps.approvals.queries import Seen, SeenExecution
 from apps.approvals.services.lapsing import OPEN
+from apps.approvals.voting import Tally, Vote
 from apps.core import clock
 from apps.core.errors import DomainError, NotFound
 from apps.panel import approval_words, differences, terminal
@@ -20,10 +21,9 @@ from apps.panel.differences import Difference
 from apps.panel.queries import names
 from apps.panel.task_form import TaskForm
 from apps.projects import approval_policy
+from apps.projects.approval_policy import ApprovalPolicy
 from apps.tasks import queries as tasks
 
-# From here on whoever looks is told that time runs out.
-SOON = timedelta(minutes=15)
 SHOWN_DECIDERS = 5
 
 
@@ -52,6 +52,15 @@ class Script:
 
 
 @dataclass(frozen=True)
+class ShownVote:
+    """A vote as the page shows it."""
+
+    vote: Vote
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Facts:
     """A request as its page shows it. Facts come from the sealed plan, never from live rows."""
 
@@ -62,6 +71,8 @@ class Facts:
     execution: SeenExecution | None
     people: Mapping[str, str]
     sentence: str
+    policy: ApprovalPolicy
+    tally: Tally
 
     @property
     def open(self) -> bool:
@@ -70,8 +81,9 @@ class Facts:
 
     @property
     def soon(self) -> bool:
-        """Whether it expires within SOON."""
-        return self.seen.status in OPEN and self.seen.request.expires_at - clock.now() < SOON
+        """Whether time runs out, by the minutes of the project's policy."""
+        left = self.seen.request.expires_at - clock.now()
+        return self.seen.status in OPEN and left <= timedelta(minutes=self.policy.remind_before_minutes)
 
     @property
     def every_s(self) -> str:
@@ -79,7 +91,31 @@ class Facts:
         if self.open:
             return "5"
         ended = self.execution is not None and self.execution.status in ("succeeded", "failed", "blocked")
-        return "0" if ended or self.seen.status in ("rejected", "expired", "void") else "1"
+        return "0" if ended or self.seen.status in ("rejected", "expired", "void", "withdrawn") else "1"
+
+    @property
+    def several(self) -> bool:
+        """Whether more than one person must approve, or had to."""
+        return self.tally.needed > 1
+
+    @property
+    def missing(self) -> int:
+        """How many more must approve."""
+        return max(self.tally.needed - self.tally.given, 0)
+
+    @property
+    def votes(self) -> list[ShownVote]:
+        """What each said, in their order, with their names."""
+        return [
+            ShownVote(vote, self.name(vote.voter_id), approval_words.reason(vote.reason_code))
+            for vote in self.tally.votes
+        ]
+
+    @property
+    def withdrawable(self) -> bool:
+        """Whether who asked may still take it back."""
+        kind = registry.TYPES.get(self.seen.request.action_type)
+        return self.open and kind is not None and kind.withdrawable
 
     @property
     def for_people(self) -> bool:
@@ -119,14 +155,17 @@ def facts(request_id: str, *, whole: bool) -> Facts:
     plan = queries.plan_of(row)
     execution = queries.execution_of(row.pk) if row.state == "consumed" else None
     closed = _closed_by(execution)
+    tally = queries.tally_of(row)
     return Facts(
         seen=seen,
         plan=plan,
         preview=(plans.preview_of(plan) if plan else None) or {},
         script=_script(plan) if plan and whole else None,
         execution=execution,
-        people=names([row.requested_by_id, row.decided_by_id, closed]),
+        people=names([row.requested_by_id, row.decided_by_id, closed, *(v.voter_id for v in tally.votes)]),
         sentence=approval_words.sentence(seen, execution),
+        policy=approval_policy.of(row.project_id),
+        tally=tally,
     )
 
 
@@ -142,12 +181,12 @@ def given(plan: ApprovedActionPlan) -> Given:
     return Given(terminal.visible(text), tuple(terminal.visible(arg) for arg in found.args))
 
 
-def deciders(project_id: str, requester: str, but: Iterable[str] = ()) -> list[str]:
-    """Names of people who may decide about what `requester` asked for, at most SHOWN_DECIDERS; three queries.
+def deciders(policy: ApprovalPolicy, requester: str, but: Iterable[str] = ()) -> list[str]:
+    """Names of people who may decide about what `requester` asked for, at most SHOWN_DECIDERS; two queries.
 
     Without those of `but`, who said already what they think.
     """
-    able = approval_policy.possible_deciders(approval_policy.of(project_id))
+    able = approval_policy.possible_deciders(policy)
     others = {requester, *but}
     return sorted(names([pk for pk in able if pk not in others][:SHOWN_DECIDERS]).values())
 

@@ -16,6 +16,7 @@ STATUSES: dict[str, str | Promise] = {
     "consumed": pgettext_lazy("approval", "Handed over"),
     "expired": pgettext_lazy("approval", "Expired"),
     "void": pgettext_lazy("approval", "Void"),
+    "withdrawn": pgettext_lazy("approval", "Withdrawn"),
 }
 RISKS: dict[str, str | Promise] = {
     "low": pgettext_lazy("risk", "low"),

@@ -15,6 +15,8 @@ ACTS: dict[str, Promise] = {
     "approval.requested": pgettext_lazy("audit", "asked for approval"),
     "approval.approved": pgettext_lazy("audit", "approved a request"),
     "approval.rejected": pgettext_lazy("audit", "rejected a request"),
+    "approval.voted": pgettext_lazy("audit", "approved a request that others must approve too"),
+    "approval.withdrawn": pgettext_lazy("audit", "took a request back"),
     "approval.consumed": pgettext_lazy("audit", "handed an approved action over"),
     "approval.action_succeeded": pgettext_lazy("audit", "carried an approved action out"),
     "approval.action_failed": pgettext_lazy("audit", "found that an approved action did not happen"),

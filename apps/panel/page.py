@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Mapping
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, ClassVar
 from urllib.parse import urlencode
 
@@ -30,10 +31,11 @@ from django.views import View
 from apps.access.services.sessions import FRESH_MINUTES
 from apps.approvals import queries as approvals
 from apps.approvals.services.deciding import PERMISSION as DECIDE
+from apps.core import clock
 from apps.core.errors import DomainError, Forbidden, InvalidInput, NotFound
 from apps.panel import confirming, navigation, queries, trouble
 from apps.panel.visitors import Visitor, visitor_of, zone_of
-from apps.projects import policy
+from apps.projects import approval_policy, policy
 from apps.projects.models import Project
 
 ORIGIN = "panel"
@@ -261,11 +263,41 @@ def frame_context(
     }
 
 
-def _asked(visitor: Visitor, project: Project) -> list[datetime]:
-    """When requests expire that wait for a decision of the visitor, at most 100; at most one query."""
-    if not visitor.may(project, DECIDE):
+def deciding_in(visitor: Visitor) -> list[str]:
+    """The projects in which the visitor decides, by role and by the project's policy; at most one query."""
+    may = [project.pk for project in visitor.projects if visitor.may(project, DECIDE)]
+    if not may:
         return []
-    return approvals.waiting(project.pk, visitor.principal.subject, 100)
+    policies, me = approval_policy.of_many(may), visitor.principal.subject.id
+    return [one for one in may if policies[one].lets_decide(me, visitor.roles.get(one))]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """When requests expire that wait for the visitor, the soonest first; `soon`: the first is to be reminded of."""
+
+    expiries: list[datetime]
+    soon: bool = False
+
+    def __len__(self) -> int:
+        return len(self.expiries)
+
+    @property
+    def first(self) -> datetime:
+        return self.expiries[0]
+
+
+def _asked(visitor: Visitor, project: Project) -> Asked:
+    """What waits for a decision of the visitor, at most 100; one query where nothing does, else two at most."""
+    if not visitor.may(project, DECIDE):
+        return Asked([])
+    found = approvals.waiting(project.pk, visitor.principal.subject, 100)
+    if not found:
+        return Asked([])
+    policy = approval_policy.of(project.pk)
+    if not policy.lets_decide(visitor.principal.subject.id, visitor.roles.get(project.pk)):
+        return Asked([])
+    return Asked(found, found[0] - clock.now() <= timedelta(minutes=policy.remind_before_minutes))
 
 
 def current_project(request: HttpRequest, visitor: Visitor) -> Project | None:

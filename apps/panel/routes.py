@@ -39,6 +39,7 @@ pages: list[URLPattern | URLResolver] = [
     path("p/<str:p>/approval-rules/", approval_rules.ApprovalRules.as_view(), name="approval-rules"),
     path("approvals/<str:approval>/", approvals.ShowApproval.as_view(), name="approval"),
     path("approvals/<str:approval>/decide/", approvals.Decide.as_view(), name="approval-decide"),
+    path("approvals/<str:approval>/withdraw/", approvals.Withdraw.as_view(), name="approval-withdraw"),
     path("approvals/<str:approval>/recover/", approvals.CloseByHand.as_view(), name="approval-recover"),
     path("p/<str:p>/retention/", retention.Retention.as_view(), name="retention"),
     path("p/<str:p>/audit/", audit.AuditLog.as_view(), name="audit"),

@@ -11,10 +11,10 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, pgettext_lazy
+from django.utils.translation import gettext_lazy, ngettext, pgettext_lazy
 
 from apps.access.services import session_of
-from apps.approvals import queries, services
+from apps.approvals import queries, services, voting
 from apps.approvals.contract import RECOVERY_REQUIRED
 from apps.approvals.errors import RecoveryStrongAuthenticationRequired
 from apps.approvals.models import ApprovedActionPlan
@@ -24,10 +24,11 @@ from apps.approvals.services import Verdict
 from apps.approvals.services.deciding import PERMISSION as DECIDE
 from apps.approvals.services.manual import PERMISSION as RECOVER
 from apps.approvals.services.manual import Recovery, recover, require_strong
+from apps.approvals.voting import Tally
 from apps.core import clock
 from apps.core.errors import InvalidInput, NotFound
 from apps.panel import approval_page, approval_words
-from apps.panel.page import ORIGIN, SIGNED_IN, Action, Page, current_project
+from apps.panel.page import ORIGIN, SIGNED_IN, Action, Page, current_project, deciding_in
 from apps.panel.queries import names
 from apps.panel.views.single_sign_on import again_url
 from apps.projects.models import Project
@@ -55,6 +56,8 @@ class Row:
     plan: ApprovedActionPlan | None
     requester: str
     decider: str
+    tally: Tally
+    voted: bool
 
     @property
     def title(self) -> str:
@@ -108,13 +111,15 @@ class Inbox(Page):
         if tab not in dict(tabs):
             raise NotFound
         wanted: dict[str, Any] = {"limit": PAGE, "cursor": request.GET.get("cursor")}
-        context: dict[str, Any] = {"tabs": tabs, "tab": tab, "may_decide": self.may(DECIDE)}
+        context: dict[str, Any] = {
+            "tabs": tabs, "tab": tab, "may_decide": self.project.pk in deciding_in(self.visitor),
+        }  # fmt: skip
         if tab == "recovery":
             self.also(RECOVER)
             context |= self.recovery(**wanted)
         else:
             page = queries.page(self.project.pk, self.filters(tab), **wanted)
-            context |= {"page": page, "rows": _rows(page.items)}
+            context |= {"page": page, "rows": _rows(self, page.items)}
         if len(self.visitor.projects) > 1:
             waiting = _elsewhere(self)
             context["elsewhere"] = [
@@ -165,7 +170,11 @@ class ShowApproval(ApprovalPage):
         part = bool(request.headers.get("X-Part"))
         facts = approval_page.facts(approval, whole=not part)
         row = facts.seen.request
-        own = (row.requested_by_type, row.requested_by_id) == self.visitor.principal.subject.pair
+        me = self.visitor.principal.subject
+        own = (row.requested_by_type, row.requested_by_id) == me.pair
+        voted = facts.tally.of(me.id)
+        able = facts.policy.lets_decide(me.id, self.visitor.roles.get(self.project.pk))
+        may_decide = able and not own and voted is None
         title = facts.plan.task_name if facts.plan else None
         context: dict[str, Any] = {
             "facts": facts,
@@ -173,11 +182,15 @@ class ShowApproval(ApprovalPage):
             "title": title or row.action_type,
             "status_word": approval_words.STATUSES[facts.seen.status],
             "own": own,
+            "voted": voted,
+            "may_decide": may_decide,
+            "narrowed": self.may(DECIDE) and not able,
         }
+        if facts.open and not may_decide and (not part or voted):
+            said = [vote.voter_id for vote in facts.tally.votes]
+            context["deciders"] = approval_page.deciders(facts.policy, row.requested_by_id, said)
         if not part:
-            may_decide = self.may(DECIDE) and not own
             context |= {
-                "may_decide": may_decide,
                 "may_see_given": self.may(DECIDE) or own,
                 "approve_reasons": approval_words.APPROVE_REASONS,
                 "reject_reasons": approval_words.REJECT_REASONS,
@@ -185,8 +198,6 @@ class ShowApproval(ApprovalPage):
             }
             if context["may_see_given"] and facts.plan:
                 context["given"] = approval_page.given(facts.plan)
-            if facts.open and not may_decide:
-                context["deciders"] = approval_page.deciders(self.project.pk, row.requested_by_id)
         return self.show(**context)
 
 
@@ -207,8 +218,32 @@ class Decide(ApprovalPage, Action):
             decision=decision,
             reason_code=post.get(f"{decision}_reason", ""),
         )
-        services.decide(self.visitor.principal, verdict, origin=ORIGIN)
-        self.say(_("Approved.") if decision == "approved" else _("Rejected."))
+        decided = services.decide(self.visitor.principal, verdict, origin=ORIGIN).request
+        if decided.state == "pending":
+            tally = queries.tally_of(decided)
+            more = tally.needed - tally.given
+            said = ngettext(
+                "Your approval counts; %(n)d more must approve.",
+                "Your approval counts; %(n)d more must approve.",
+                more,
+            )
+            self.say(said % {"n": more})
+        else:
+            self.say(_("Approved.") if decision == "approved" else _("Rejected."))
+        return self.after(approval=approval)
+
+    def after(self, **kwargs: Any) -> HttpResponse:
+        return HttpResponseRedirect(reverse("panel:approval", args=[kwargs["approval"]]))
+
+
+class Withdraw(ApprovalPage, Action):
+    """Takes back what one asked for; the service looks whose it is."""
+
+    permissions = {"POST": "project.read"}
+
+    def act(self, approval: str) -> HttpResponse:
+        services.withdraw(self.visitor.principal, approval, origin=ORIGIN)
+        self.say(_("Taken back; nothing has happened, and nothing will."))
         return self.after(approval=approval)
 
     def after(self, **kwargs: Any) -> HttpResponse:
@@ -270,13 +305,14 @@ class CloseByHand(ApprovalPage, Action):
 
 def _elsewhere(page: Page) -> Counter[str]:
     visitor = page.visitor
-    own = [project.pk for project in visitor.projects if visitor.may(project, DECIDE)]
-    return queries.waiting_elsewhere(own, visitor.principal.subject)
+    return queries.waiting_elsewhere(deciding_in(visitor), visitor.principal.subject)
 
 
-def _rows(items: list[Seen]) -> list[Row]:
+def _rows(page: Page, items: list[Seen]) -> list[Row]:
     plans = queries.plans_of(items)
     requests = [seen.request for seen in items]
+    tallies = voting.tallies(page.project.pk, requests)
+    me = page.visitor.principal.subject.id
     people = names(who for row in requests for who in (row.requested_by_id, row.decided_by_id))
     return [
         Row(
@@ -284,6 +320,8 @@ def _rows(items: list[Seen]) -> list[Row]:
             plans.get(seen.request.pk),
             people.get(seen.request.requested_by_id, seen.request.requested_by_id),
             people.get(seen.request.decided_by_id or "", ""),
+            tallies[seen.request.pk],
+            tallies[seen.request.pk].of(me) is not None,
         )
         for seen in items
     ]

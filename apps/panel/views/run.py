@@ -25,7 +25,7 @@ from apps.panel.views.tasks import once_key, to_ask
 from apps.projects.errors import ApprovalRequired
 from apps.projects.models import Project
 from apps.runs import queries as runs
-from apps.runs.models import Run
+from apps.runs.models import AloneStart, Run
 from apps.runs.services import Skipped, request_cancel, retry_run
 
 TAIL = 65_536
@@ -64,6 +64,7 @@ class ShowRun(RunPage):
         log: dict[str, Any] = {}
         if not part or found.status in run_page.BAD:
             log = self.log_part(request, found)
+        context["alone"] = AloneStart.objects.filter(pk=found.pk).first()
         code = story.attempt.exit_code if story.attempt else None
         context["ending"] = run_page.ending(found, code, log.get("log_tail", b""))
         if context["may_read"] and (not part or found.ended):

@@ -18,6 +18,7 @@ from apps.core.errors import DomainError, Forbidden, InvalidInput, NotFound
 from apps.panel import approval_page, approval_words, confirming, form_values
 from apps.panel.page import ORIGIN, Page
 from apps.panel.views.tasks import once_key
+from apps.projects import approval_policy
 from apps.runs.models import AloneStart, Run
 from apps.runs.payloads import open_input
 from apps.runs.services import Alone, Skipped, door, start_run
@@ -153,9 +154,10 @@ class RunWith(Page):
         title = _("Run %(name)s with…")
         if task.requires_approval:
             title = _("Ask for approval to run %(name)s")
+            policy = approval_policy.of(self.project.pk)
             context |= {
                 "ways": door.ways(self.visitor.principal.subject, self.project.pk),
-                "deciders": approval_page.deciders(self.project.pk, self.visitor.principal.subject.id),
+                "deciders": approval_page.deciders(policy, self.visitor.principal.subject.id),
                 "risks": list(approval_words.RISKS.items()),
                 "lives": LIVES,
             }
