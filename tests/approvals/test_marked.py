@@ -224,6 +224,19 @@ def test_for_a_task_without_the_mark_agents_ask_and_nobody_else(time: Time) -> N
     assert people.api(c.agent)("POST", "projects/default/approvals", body).status_code == 201
 
 
+@pytest.mark.parametrize("kind", ["api_app", "mcp_client"])
+def test_an_application_asks_too(time: Time, kind: str) -> None:
+    task, c = marked(), kit.cast()
+    other = people.other_subject(kind)
+    people.give(other, "operator")
+    path = "projects/default/tasks/deploy/runs"
+    assert people.api(other, "run.start")("POST", path, {}).json()["code"] == "approval_required"
+    kit.filed(other, task, "a-1")
+    kit.decide(c.admin, kit.verdict("a-1"))
+    execute()
+    assert Run.objects.get().triggered_by_id == other.id
+
+
 def test_ids_of_triggers_are_nobodys_to_choose(time: Time) -> None:
     task, c = marked(), kit.cast()
     with pytest.raises(InvalidInput):
