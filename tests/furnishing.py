@@ -106,6 +106,7 @@ def furnish(up: Up, **extra: str) -> dict[str, str]:
     ]
     asked = ask_for_approval(up, api, agent, **extra)
     stuck = inside(up, "write_stuck", **extra).strip()
+    voted, own = inside(up, "write_rules", **extra).split()
     me = api.ok("GET", "/me")["subject"]["id"]
     p = "/panel/p/default"
     return {
@@ -123,6 +124,8 @@ def furnish(up: Up, **extra: str) -> dict[str, str]:
         "approvals": f"{p}/approvals/", "approvals-all": f"{p}/approvals/?tab=all", "approvals-recovery": f"{p}/approvals/?tab=recovery",
         **{f"approval-{name}": f"/panel/approvals/{id}/" for name, id in asked.items()},
         "approval-stuck": f"/panel/approvals/{stuck}/", "approval-recover": f"/panel/approvals/{stuck}/recover/",
+        "approval-rules": f"{p}/approval-rules/", "approval-voted": f"/panel/approvals/{voted}/", "approval-own": f"/panel/approvals/{own}/",
+        "task-marked": f"{p}/task/rotate-keys/", "task-ask": f"{p}/task/rotate-keys/run-with/", "task-settings": f"{p}/task/rotate-keys/settings/",
         "secrets": f"{p}/secrets/", "secret": f"{p}/secrets/pg-password/",
         "secret-disable": f"{p}/secrets/pg-password/disable/", "secret-disabled": f"{p}/secrets/old-token/",
         "workers": "/panel/workers/", "tokens": "/panel/tokens/", "go": "/panel/go/?q=s",

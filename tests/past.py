@@ -45,6 +45,31 @@ def write_stuck() -> None:
     print("migrate-7")
 
 
+def write_rules() -> None:
+    """Inside Django: rules by which two must approve, a task that needs it, what people asked, a broken glass."""
+    from apps.access.models import User
+    from apps.runs.services import Alone, start_run
+    from tests.approvals import kit
+    from tests.people import grant, member
+
+    owner = User.objects.get(username=NAME)
+    wei, tom, bob = member("admin", "wei"), member("admin", "tom"), member("operator", "bob")
+    kit.policy_of_project(
+        owner,
+        quorum=2,
+        exempt_roles=["owner"],
+        break_glass_roles=["owner", "admin"],
+        decider_people=[wei.subject_id],
+    )
+    task = kit.task("Rotate the keys", slug="rotate-keys", requires_approval=True, labels=["security"])
+    kit.filed(bob, task, "rotate-1", input={"realm": "prod"}, risk="high", expires_in_ms=1_500_000)
+    kit.decide(tom, kit.verdict("rotate-1", reason_code="tested"))
+    kit.filed(owner, task, "rotate-2", args=["--all"], risk="low")
+    reason = "The old keys leaked an hour ago; nobody else is awake."
+    start_run(grant(owner, "run.start"), task.pk, trigger_type="manual", alone=Alone(reason))
+    print("rotate-1", "rotate-2")
+
+
 def write_secrets() -> None:
     """Inside Django: secrets, two tasks that name one, and one that is disabled."""
     from apps.projects.policy import Grant
