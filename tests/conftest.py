@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
+from datetime import datetime
 
 import pytest
+import time_machine
 from django.db.backends.sqlite3.base import DatabaseOperations
 from django.utils import translation
 
 from apps.core import clock, participants
 
+# When a suite that was written by day breaks: ends of days in UTC and in Shanghai, of a month and of a year, the day
+# that most years lack, and clocks that are put forward and back in Berlin.
+HOURS = {
+    "night": "2026-12-31T23:59:58Z",
+    "shanghai": "2027-01-31T15:59:58Z",
+    "leap": "2028-02-29T06:30:00Z",
+    "forward": "2027-03-28T00:59:58Z",
+    "back": "2026-10-25T00:59:58Z",
+}
 _DATABASE = {"db", "transactional_db", "seeded"}
 
 
@@ -20,6 +31,35 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="leaves out what another engine would show again: tests without a database, and those marked one_engine",
     )
+    parser.addoption(
+        "--at",
+        metavar="MOMENT",
+        action="append",
+        help="runs every test at this moment, as 2028-02-29T23:59:58Z, or at all of HOURS with `hours`; may be given "
+        "more than once. Processes that tests start, files and PostgreSQL keep the real time",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    moments: dict[str, str | None] = {}
+    if given := metafunc.config.getoption("--at"):
+        for one in given:
+            moments |= HOURS if one == "hours" else {one: one}
+    elif metafunc.definition.get_closest_marker("every_hour"):
+        moments = {"now": None, **HOURS}
+    if moments:
+        metafunc.parametrize("_hour", moments.values(), indirect=True, ids=moments)
+
+
+@pytest.fixture(autouse=True)
+def _hour(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The moment a test begins at by its own clock, which goes on from there; the real one where none is asked."""
+    at = getattr(request, "param", None)
+    if at is None:
+        yield
+        return
+    with time_machine.travel(datetime.fromisoformat(at), tick=True):
+        yield
 
 
 @pytest.hookimpl(trylast=True)

@@ -98,8 +98,8 @@ def test_a_second_up_is_refused_at_once() -> None:
     held = node.up_lock()
     begun = time.monotonic()
     with pytest.raises(node.AlreadyRunning):
-        node.up_lock(wait_s=5)
-    assert time.monotonic() - begun < 1
+        node.up_lock(wait_s=60)
+    assert time.monotonic() - begun < 30
     held.release()
     node.up_lock().release()
 

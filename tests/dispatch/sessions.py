@@ -20,7 +20,7 @@ from apps.dispatch import loop
 from apps.dispatch.loop import Loop
 from apps.dispatch.source import RunSource
 from apps.runs.models import Run
-from tests.dispatch.shim_kit import Kit, alive, until
+from tests.dispatch.shim_kit import PATIENCE_S, Kit, alive, until
 from tests.runs import kit
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,7 +61,7 @@ class Home:
             yield session
         finally:
             os.eventfd_write(drain, 1)
-            thread.join(30)
+            thread.join(PATIENCE_S)
             os.close(drain)
             assert not thread.is_alive() and not failures, failures
 
