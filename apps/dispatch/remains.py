@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from uuid import UUID
 
@@ -114,20 +115,37 @@ def taken(one: Remains) -> Kept | None:
 
 
 def _give_back(target: Path, source: Path, user: RunAs | None) -> None:
-    """Puts back what a killed shim, or a killed session, had moved and not named yet: the names went with it."""
-    source.mkdir(mode=0o700, exist_ok=True)
-    if user is not None and source.lstat().st_uid != user.uid:
-        os.chown(source, user.uid, user.gid, follow_symlinks=False)
+    """Puts back what a killed shim, or a killed session, had moved and not named yet: the names went with it.
+
+    Where it goes back to is the script's, who may have put a link there: then nothing is put there. OSError.
+    """
+    if not os.path.lexists(source):
+        source.mkdir(mode=0o700)
+        if user is not None:
+            os.chown(source, user.uid, user.gid, follow_symlinks=False)
     with suppress(FileNotFoundError):
         (target / MANIFEST_TEMPORARY).unlink()
-    for number in range(1, FILES_MAX + 1):
-        path, back = target / str(number), source / f"unnamed-{number}"
-        if not os.path.lexists(path) or not stat.S_ISREG(path.lstat().st_mode) or os.path.lexists(back):
-            continue
-        path.rename(back)
-        if user is not None:
-            os.chown(back, user.uid, user.gid, follow_symlinks=False)
+    folder = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        free = (name for number in count(1) if not _exists(name := f"unnamed-{number}", folder))
+        for number in range(1, FILES_MAX + 1):
+            path = target / str(number)
+            if not os.path.lexists(path) or not stat.S_ISREG(path.lstat().st_mode):
+                continue
+            if user is not None:
+                os.chown(path, user.uid, user.gid, follow_symlinks=False)
+            os.rename(path, next(free), dst_dir_fd=folder)
+    finally:
+        os.close(folder)
     target.rmdir()
+
+
+def _exists(name: str, folder: int) -> bool:
+    try:
+        os.lstat(name, dir_fd=folder)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 class Waiting:

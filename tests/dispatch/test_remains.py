@@ -177,16 +177,31 @@ def test_killed_at_any_step_it_is_done_once(home: Home) -> None:
     (source / "a").rename(target / "1")
     (source / "b").rename(target / "2")
     (target / "manifest.tmp").write_text("{")
+    (source / "unnamed-1").write_text("put back before")
     kept = left.take()
     # Their names went with who had moved them.
-    assert [file.name for file in kept.files] == ["c", "unnamed-1", "unnamed-2"]
+    assert [file.name for file in kept.files] == ["c", "unnamed-1", "unnamed-2", "unnamed-3"]
+    assert sorted(file.size for file in kept.files) == [2, 2, 2, len("put back before")]
     assert left.take().files == kept.files
     assert recording.record(left.attempt.pk, kept)
     assert not recording.record(left.attempt.pk, left.take())
-    assert [name for name, _size, _type in files_of(run)] == ["c", "unnamed-1", "unnamed-2"]
+    assert [name for name, _size, _type in files_of(run)] == ["c", "unnamed-1", "unnamed-2", "unnamed-3"]
     assert len(told(run)) == 1
     home.session()
-    assert not left.folder.exists() and Artifact.objects.count() == 3
+    assert not left.folder.exists() and Artifact.objects.count() == 4
+
+
+def test_nothing_is_put_back_through_a_link(home: Home) -> None:
+    """The folder was the script's: it may lead elsewhere, where the panel may write and the script may not."""
+    _run, left = _lost(
+        home, 'rmdir "$QINGLONG_ARTIFACTS"; mkdir "$HOME/else"; ln -s "$HOME/else" "$QINGLONG_ARTIFACTS"'
+    )
+    target = Path(collected.folder_of(str(settings.LOG_ROOT), left.log.artifact_id))
+    target.mkdir(mode=0o700)
+    (target / "1").write_text("x")
+    assert remains.taken(left) is None
+    (elsewhere,) = home.path.rglob("else")
+    assert list(elsewhere.iterdir()) == [] and (target / "1").exists()
 
 
 def test_a_script_that_left_nothing_tells_nothing(home: Home) -> None:
