@@ -17,6 +17,7 @@ from apps.approvals.actions.run_create import RunCreate
 from apps.approvals.contract import ENDED, Held, Snapshot, holding
 from apps.approvals.models import (
     ApprovalRequest,
+    ApprovalVote,
     ApprovedActionDispatch,
     ApprovedActionExecution,
     ApprovedRunReceipt,
@@ -25,9 +26,11 @@ from apps.approvals.services import execution, manual
 from apps.approvals.services.deciding import decisions
 from apps.core import clock
 from apps.core.errors import DomainError
+from apps.projects import approval_policy
 from apps.projects.models import ProjectRoleBinding
 from apps.projects.policy import Grant
 from apps.runs.models import Run
+from apps.runs.services import Alone, start_run
 from apps.tasks.models import Task
 from apps.tasks.services import update_task
 from tests import people
@@ -57,7 +60,9 @@ class Carrying(RuleBasedStateMachine):
         self.clock = clock.fixed(self.time)
         self.clock.__enter__()
         self.cast = kit.cast()
-        self.task = kit.task(concurrency="parallel", max_parallel=4)
+        self.second = people.member("admin", "second")
+        # It needs an approval whoever starts it, so that every run has stood at the door.
+        self.task = kit.task(concurrency="parallel", max_parallel=4, requires_approval=True)
         self.hands: dict[str, Held] = {}
         self.behind: dict[str, Snapshot] = {}
         self.ended: dict[str, tuple[str, str | None]] = {}
@@ -91,6 +96,7 @@ class Carrying(RuleBasedStateMachine):
     def ask_and_decide(self, id: str, decision: str) -> None:
         self.attempt(lambda: kit.filed(self.cast.agent, Task.objects.get(pk=self.task.pk), id))
         self.attempt(lambda: kit.decide(self.cast.admin, kit.verdict(id, decision=decision)))
+        self.attempt(lambda: kit.decide(self.second, kit.verdict(id, decision_id=f"v-{id}")))
         found = ApprovalRequest.objects.filter(pk=id).first()
         if found is not None:
             self.attempt(lambda: action_kit.consumed(found))
@@ -188,9 +194,20 @@ class Carrying(RuleBasedStateMachine):
     def wait(self, ms: int) -> None:
         self.time.advance(ms)
 
-    @rule(what=st.sampled_from(["operator", "viewer", "nobody", "task", "task", "none", "none", "none"]))
+    @rule(
+        what=st.sampled_from(
+            ["operator", "viewer", "nobody", "task", "task", "none", "none", "alone", "quorum"]
+        )
+    )
     def change(self, what: str) -> None:
-        if what == "task":
+        if what == "quorum":
+            policy = approval_policy.of("default")
+            self.attempt(
+                lambda: kit.policy_of_project(self.cast.admin, policy.version, quorum=3 - policy.quorum)
+            )
+        elif what == "alone":
+            self.start_alone()
+        elif what == "task":
             task = Task.objects.get(pk=self.task.pk)
             env = {"N": str(task.version)}
             self.attempt(lambda: update_task(UPDATE, task.pk, task.version, {"env": env}))
@@ -198,6 +215,19 @@ class Carrying(RuleBasedStateMachine):
             version = ProjectRoleBinding.objects.filter(subject_id=self.cast.agent.id).count()
             role = None if what == "nobody" else what
             self.attempt(lambda: people.give(self.cast.agent, role, version=version + 1))
+
+    def start_alone(self) -> None:
+        """With the keys of dispatches, too, which anybody can work out."""
+        who = people.grant(self.cast.admin, "run.start")
+        before = Run.objects.count()
+        for key in [None, *(one.pk for one in ApprovedActionDispatch.objects.all())]:
+            for alone in (None, Alone(), Alone("it burns")):
+                self.attempt(
+                    lambda key=key, alone=alone: start_run(
+                        who, self.task.pk, trigger_type="manual", idempotency_key=key, alone=alone
+                    )
+                )
+        assert Run.objects.count() == before
 
     @invariant()
     def one_effect(self) -> None:
@@ -213,7 +243,10 @@ class Carrying(RuleBasedStateMachine):
             assert key is not None
             request = dispatches[key].approval_request
             assert (request.state, request.decision) == ("consumed", "approved")
-            assert request.decided_by_id == self.cast.admin.subject_id != request.requested_by_id
+            votes = ApprovalVote.objects.filter(request=request, decision="approved")
+            voters = set(votes.values_list("voter_id", flat=True))
+            assert request.decided_by_id in voters <= {self.cast.admin.subject_id, self.second.subject_id}
+            assert len(voters) >= request.quorum and request.requested_by_id not in voters
 
     @invariant()
     def rows_are_sound(self) -> None:
