@@ -16,14 +16,14 @@ from django.utils.translation import get_language_from_request, override
 from apps.access.errors import DoorBusy, TooManyAttempts
 from apps.access.services.passwords import turned_away
 
-MAX_FORM_BYTES = 65_536
+MAX_FORM_BYTES = 131_072
 _NEVER_KEPT = "max-age=0, no-cache, no-store, must-revalidate, private"
 
 
 class Doorkeeper:
     """Answers a sign-in whose pair is known to be locked, or for which the queue is full, from this process's memory.
 
-    All others go on, and are decided by the same rules with the database asked. A form of more than 64 KiB is no
+    All others go on, and are decided by the same rules with the database asked. A form of more than 128 KiB is no
     sign-in and is not read.
     """
 

@@ -21,6 +21,8 @@ class Throttle:
     def full(self, key: str) -> int:
         """Seconds until the next call is welcome, 0 for now; counts nothing."""
         with self._lock:
+            if key not in self._calls:
+                return 0
             calls = self._recent(key)
             return int(calls[0] + WINDOW_S - time.monotonic()) + 1 if len(calls) >= self._most else 0
 

@@ -256,3 +256,10 @@ def test_failures_that_are_over_do_not_count_on() -> None:
         knock()
     AccessAttempt.objects.update(attempt_time=timezone.now() - settings.AXES_COOLOFF_TIME)
     assert [knock().status_code for _ in range(6)] == [401] * 5 + [429]
+
+
+def test_a_flood_of_addresses_is_not_remembered_for_knocking_alone() -> None:
+    with full_queue():
+        for number in range(20):
+            assert hashing.is_full(f"198.51.100.{number}")
+    assert not hashing._failures._calls
