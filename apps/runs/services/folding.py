@@ -19,8 +19,8 @@ from apps.runs.models import ENDED, Run, RunAttempt, RunEvent, RunRetryPolicy, R
 from apps.runs.services import holds
 
 BATCH = 8
-# Events, so about ten runs: a job looks at the clock behind each window.
-WINDOW = 40
+# Events, so about two batches of runs: a job looks at the clock behind each window.
+WINDOW = 64
 
 
 @dataclass(frozen=True)
