@@ -110,9 +110,10 @@ def _transaction(function: Callable[P, R], *, yielding: bool) -> Callable[P, R]:
             return function(*args, **kwargs)
         nested = connection.in_atomic_block
         for attempt in range(TRIES):
-            late = yielding and not nested and not is_postgresql() and attempt < TRIES - 1
+            late = yielding and (is_postgresql() or attempt < TRIES - 1)
+            begin = _deferred if late and not nested and not is_postgresql() else transaction.atomic
             try:
-                return _once(_deferred if late else transaction.atomic, function, *args, **kwargs)
+                return _once(begin, late, function, *args, **kwargs)
             except OperationalError as error:
                 if nested or not is_busy(error):
                     raise
@@ -126,6 +127,7 @@ def _transaction(function: Callable[P, R], *, yielding: bool) -> Callable[P, R]:
 
 def _once(
     begin: Callable[[], AbstractContextManager[None]],
+    late: bool,
     function: Callable[P, R],
     *args: P.args,
     **kwargs: P.kwargs,
@@ -134,7 +136,7 @@ def _once(
     participants.begin()
     try:
         with begin():
-            if begin is not _deferred:
+            if not late:
                 _state.since = time.monotonic()
             result = function(*args, **kwargs)
             participants.settle()
@@ -161,15 +163,20 @@ def _deferred() -> Iterator[None]:
 
 def take_writer() -> None:
     """From here on a yielding transaction keeps other writers out; an OperationalError has it tried again."""
-    if getattr(_state, "since", None) is None and not is_postgresql():
+    if getattr(_state, "since", None) is not None:
+        return
+    if not is_postgresql():
         with connection.cursor() as cursor:
             # Changes nothing, yet SQLite wants the writer for it.
             cursor.execute("UPDATE django_migrations SET name = name WHERE 0")
-        _state.since = time.monotonic()
+    _state.since = time.monotonic()
 
 
 def holding() -> float:
-    """For how many seconds the open transaction has kept others out: all of SQLite, locked rows on PostgreSQL."""
+    """For how many seconds the open transaction has kept others out: since it began, or since it took the writer.
+
+    On PostgreSQL that is what it does behind its locks and all that it read.
+    """
     since = getattr(_state, "since", None)
     return 0.0 if since is None else time.monotonic() - since
 

@@ -339,7 +339,10 @@ def test_the_job_goes_on_soon_while_there_is_more_and_rests_else(
     assert row.cursor == {"busy": False, "failed": 0, "pressure": False}
 
 
-def test_the_sweep_asks_a_fixed_number_of_queries(django_assert_max_num_queries: Any) -> None:
+def test_the_sweep_asks_a_fixed_number_of_queries(
+    django_assert_max_num_queries: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "spent", lambda: False)  # a busy machine gives locks back earlier
     for _ in range(8):
         kit.many(1, clock.now() - 8 * DAY)
     with django_assert_max_num_queries(36):
