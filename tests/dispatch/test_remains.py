@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pwd
 import signal
+import stat
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from apps.artifacts import collected
 from apps.artifacts.models import Artifact
 from apps.core import clock
 from apps.dispatch import launching, remains
+from apps.dispatch.launcher import confine
 from apps.dispatch.launcher.client import Handle
 from apps.dispatch.models import CompletionReceiptJournal
 from apps.dispatch.services import orphans
@@ -202,6 +205,28 @@ def test_nothing_is_put_back_through_a_link(home: Home) -> None:
     assert remains.taken(left) is None
     (elsewhere,) = home.path.rglob("else")
     assert list(elsewhere.iterdir()) == [] and (target / "1").exists()
+
+
+@pytest.mark.skipif(not confine.may_switch(), reason="needs the right to become another user")
+def test_files_of_another_user_become_the_panels(home: Home) -> None:
+    """As QINGLONG_RUN_AS leaves them, one of them moved already by a shim that was killed then."""
+    run, left = _lost(home, 'cd "$QINGLONG_ARTIFACTS"; echo 1 > a; echo 2 > b; cd /')
+    user = pwd.getpwnam("nobody")
+    (left.folder / "work").mkdir(mode=0o700)
+    source = (left.folder / "artifacts").rename(left.folder / "work/artifacts")
+    for path in (left.folder / "work", source, source / "a", source / "b"):
+        os.chown(path, user.pw_uid, user.pw_gid)
+    target = Path(collected.folder_of(str(settings.LOG_ROOT), left.log.artifact_id))
+    target.mkdir(mode=0o700)
+    (source / "a").rename(target / "1")
+    os.chown(target / "1", 0, 0)
+    (source / "c").write_text("somebody else's")
+    kept = left.take()
+    assert ([file.name for file in kept.files], kept.left_out) == (["b", "unnamed-1"], {"foreign": 1})
+    for number in ("1", "2"):
+        found = (target / number).stat()
+        assert (found.st_uid, stat.S_IMODE(found.st_mode)) == (os.geteuid(), 0o600)
+    assert recording.record(left.attempt.pk, kept) and len(files_of(run)) == 2
 
 
 def test_a_script_that_left_nothing_tells_nothing(home: Home) -> None:
