@@ -266,6 +266,35 @@ def test_the_same_key_finds_what_was_started_before_the_mark(time: Time) -> None
         start(owner, task, idempotency_key="other")
 
 
+@pytest.mark.parametrize("when", ["asked", "approved", "handed over"])
+def test_marked_or_let_loose_while_a_request_is_on_its_way(time: Time, when: str) -> None:
+    """The mark is no part of what was approved: an approval carries the start it was given for, and no other."""
+    c, owner = kit.cast(), people.member("owner", "olga")
+    plain, loose = kit.task("plain"), marked("loose")
+    kit.filed(c.agent, plain, "r-1")
+    kit.filed(c.operator, loose, "r-2")
+
+    def switch() -> None:
+        mark(plain)
+        clear_approval_mark(people.grant(owner, "policy.manage"), loose.pk, 1)
+
+    if when == "asked":
+        switch()
+    for id in ("r-1", "r-2"):
+        kit.decide(c.admin, kit.verdict(id))
+    if when == "approved":
+        switch()
+    jobs.consume({})
+    if when == "handed over":
+        switch()
+    execute()
+    execute()
+    assert sorted(Run.objects.values_list("request_id", flat=True)) == ["r-1", "r-2"]
+    with pytest.raises(ApprovalRequired):
+        start(owner, plain)
+    start(owner, loose)
+
+
 @pytest.mark.django_db(transaction=True)
 def test_marked_while_somebody_starts_it(seeded: None, time: Time) -> None:
     """Either the start comes first, or it is refused: the row of the task decides."""
