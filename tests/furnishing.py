@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from typing import Any
 
 from tests.e2e.person import NAME, Api, manage, processes_with, set_up
@@ -70,11 +69,8 @@ def furnish(up: Up, **extra: str) -> dict[str, str]:
             api.ok("PATCH", f"/projects/default/tasks/{task['slug']}", {"enabled": False}, If_Match='"1"')
     for slug, rule in SCHEDULES.items():
         api.ok("POST", f"/projects/default/tasks/{slug}/triggers", {"kind": "cron", "schedule": rule})
-    inside(up, "write_secrets", **extra)
-    inside(up, "write_past", **extra)
-    blocked, escaped = inside(up, "write_stops", **extra).split()
-    left, link = inside(up, "write_people", **extra).split()
-    folded = inside(up, "write_bills", **extra).strip()
+    past = inside(up, "write_secrets", "write_past", "write_stops", "write_people", "write_bills", **extra)
+    blocked, escaped, left, link, folded = past
     failed = api.start(tasks["backup-db"])
     ended = [failed] + [
         api.start(tasks[slug]) for slug in ("build-site", "jd-daily", "weekly-report", "clean-tmp", "disk")
@@ -100,13 +96,11 @@ def furnish(up: Up, **extra: str) -> dict[str, str]:
     api.until(printed)
     api.until(following, ["running"])
     api.until(running, ["running"])
-    time.sleep(12)
     agent = api.ok("POST", "/applications", {"type": "agent", "name": "release-bot", "description": "Ships"})[
         "id"
     ]
     asked = ask_for_approval(up, api, agent, **extra)
-    stuck = inside(up, "write_stuck", **extra).strip()
-    voted, own = inside(up, "write_rules", **extra).split()
+    stuck, voted, own = inside(up, "write_stuck", "write_rules", **extra)
     me = api.ok("GET", "/me")["subject"]["id"]
     p = "/panel/p/default"
     return {
@@ -177,9 +171,10 @@ def ask_for_approval(up: Up, api: Api, agent: str, **extra: str) -> dict[str, st
     return asked
 
 
-def inside(up: Up, name: str, **extra: str) -> str:
-    """What a function of tests/past.py prints that works in the database of the running panel."""
-    code = f"import django; django.setup(); from tests import past; past.{name}()"
+def inside(up: Up, *names: str, **extra: str) -> list[str]:
+    """The words that functions of tests/past.py print, one after the other in the database of the running panel."""
+    calls = "; ".join(f"past.{name}()" for name in names)
+    code = f"import django; django.setup(); from tests import past; {calls}"
     env = environment(up.home, DJANGO_SETTINGS_MODULE="qinglong.settings", PYTHONPATH=str(ROOT), **extra)
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, check=True, stdout=subprocess.PIPE)
-    return done.stdout.decode()
+    return done.stdout.decode().split()

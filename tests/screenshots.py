@@ -13,6 +13,7 @@ import argparse
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from tests.moments import MOMENTS
 
 WIDTHS = {"desktop": (1440, 900), "phone": (390, 844)}
 THEMES = ("light", "dark")
+# Live logs fill a screen before anybody looks.
+LIVE_S = 12
 # What is seen before somebody has signed in.
 OUTSIDE = ("sign-in", "invitation", "invitation-over")
 
@@ -51,6 +54,7 @@ def main() -> None:
     try:
         up.wait_ready()
         pages = furnish(up)
+        time.sleep(LIVE_S)
         wanted = {name for name in options.only.split(",") if name}
         take(up, options.out, pages, wanted, fast=options.fast, fold=options.fold)
         if options.stay:

@@ -17,7 +17,7 @@ from apps.dispatch.launcher.client import Launcher, Message, Shim
 from apps.dispatch.launcher.spec import CommandBody, LaunchSpec, LogSpec, ScriptBody, ShellBody
 from apps.dispatch.receipts import Receipt, ReceiptStore
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 PATH = "/usr/local/bin:/usr/bin:/bin"
 PYTHON = sys.executable
 

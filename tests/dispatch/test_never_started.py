@@ -191,7 +191,8 @@ def test_a_script_cannot_make_its_run_look_as_if_it_had_never_started(kit: Kit) 
     until(lambda: not alive(live.wait("ready").pid), "the end of the shim")
     assert never_started(Path(live.spec.attempt_dir))
     found = journal.entries(live.spec.receipts_root, live.spec.attempt_id)
-    assert [one and one.state for one in found] == ["started"]
+    # The script may be quicker than its shim, which writes `started` after the start; `launching` comes before it.
+    assert len(found) == 1 and journal.launched(found)
     other = kit.launch("exit 0")
     other.wait("ready")
     other.shim.close()

@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from tests.e2e.person import NAME, PASSWORD
-from tests.e2e.up_kit import Up, eventually
+from tests.e2e.up_kit import PATIENCE_S, Up, eventually
 from tests.e2e.window import Window, at_rest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -30,8 +30,9 @@ def browser(**options: Any) -> Iterator[Any]:
             started.close()
 
 
-_RUN = """async () => {
-  const found = (await axe.run(document, {resultTypes: ["violations"]})).violations;
+_RUN = """async (rules) => {
+  const only = rules.length ? {runOnly: rules} : {};
+  const found = (await axe.run(document, {resultTypes: ["violations"], ...only})).violations;
   const told = (node) => `${node.html.slice(0, 160)} (${node.any[0]?.message ?? ""})`;
   return found
     .filter((one) => ["serious", "critical"].includes(one.impact))
@@ -56,7 +57,7 @@ class Person(Window):
         """Complaints, without the answers that were refused on purpose."""
         return [one for one in self.complaints if "Failed to load resource" not in one]
 
-    def until(self, condition: str, seconds: float = 15) -> None:
+    def until(self, condition: str, seconds: float = PATIENCE_S) -> None:
         """Waits for an expression; from outside, since the policy lets no page evaluate text."""
 
         def holds() -> Any:
@@ -69,9 +70,12 @@ class Person(Window):
         self.context.close()
 
 
-def axe_faults(page: Any) -> list[str]:
-    """Serious and critical findings of axe-core on the page as it is; injected past the policy by the debugger."""
+def axe_faults(page: Any, *rules: str) -> list[str]:
+    """Serious and critical findings of axe-core on the page as it is, of some rules or of all of them.
+
+    It is injected past the policy by the debugger.
+    """
     at_rest(page)
     if not page.evaluate("typeof axe !== 'undefined'"):
         page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8"))
-    return list(page.evaluate(_RUN))
+    return list(page.evaluate(_RUN, list(rules)))

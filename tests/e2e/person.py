@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urljoin
 
-from tests.e2e.up_kit import ROOT, Up, environment, eventually
+from tests.e2e.up_kit import PATIENCE_S, ROOT, Up, environment, eventually
 
 NAME, PASSWORD = "founder", "correct horse battery staple"
 ENDED = {"succeeded", "failed", "cancelled", "timed_out", "lost"}
@@ -115,7 +115,9 @@ class Api:
     def events(self, run_id: str) -> list[dict[str, Any]]:
         return self.ok("GET", f"/runs/{run_id}/events?limit=500")["items"]
 
-    def until(self, run_id: str, statuses: Iterable[str] = ENDED, seconds: float = 30) -> dict[str, Any]:
+    def until(
+        self, run_id: str, statuses: Iterable[str] = ENDED, seconds: float = PATIENCE_S
+    ) -> dict[str, Any]:
         """The run once it has one of the statuses."""
         wanted, seen = set(statuses), {}
 

@@ -59,7 +59,7 @@ def test_frozen_clusters_that_wait_for_work(house: House) -> None:
 
 def test_a_frozen_scheduler(house: House) -> None:
     before = freeze(house, "ql scheduler")
-    eventually(lambda: house.up.parts().get("ql scheduler", before) != before, "a new scheduler", 20)
+    eventually(lambda: house.up.parts().get("ql scheduler", before) != before, "a new scheduler")
 
 
 def test_what_merely_waits_is_left_alone(house: House) -> None:

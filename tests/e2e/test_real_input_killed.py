@@ -35,7 +35,7 @@ class Running:
         self.runs = [door.start(task) for door, task in zip(house.doors(), self.tasks, strict=True)]
         for run_id in self.runs:
             house.api.until(run_id, ["running"])
-            eventually(lambda run_id=run_id: house.api.log(run_id), "its first line", 5)
+            eventually(lambda run_id=run_id: house.api.log(run_id), "its first line")
 
     def alive(self) -> bool:
         return bool(processes_with(self.marker))
@@ -55,7 +55,7 @@ class Running:
             ran = self.house.up.home / "homes" / "default" / task["id"] / "ran"
             assert ran.read_text() == f"{run_id}\n"
         assert not self.alive()
-        eventually(self.nothing_left, "receipts and folders are removed", 15)
+        eventually(self.nothing_left, "receipts and folders are removed")
 
     def check_events(self, run: dict[str, Any], events: list[dict[str, Any]]) -> None:
         types = [event["type"] for event in events]
@@ -86,7 +86,7 @@ def files(folder: Path) -> list[Path]:
 def no_orphans(house: House) -> None:
     """All parts of a killed `up` but the launcher have ended too."""
     try:
-        eventually(lambda: house.up.parts() == {}, "no orphans but the launcher", 10)
+        eventually(lambda: house.up.parts() == {}, "no orphans but the launcher")
     except AssertionError:
         raise AssertionError(f"{house.up.parts()}\n{house.up.output[-4000:]}") from None
 
@@ -102,7 +102,9 @@ def test_g_a_killed_session_or_cluster(house: House, name: str) -> None:
     worker, pid = house.up.parts()["ql runs worker"], house.up.parts()[name]
     kill(pid)
     # A session outlives neither its cluster nor itself: the next `up` would wait for it in vain.
-    eventually(lambda: not Path(f"/proc/{worker}").exists(), "the old session ends", 5)
+    eventually(
+        lambda: not Path(f"/proc/{worker}").exists(), "the old session ends", 25
+    )  # idle, it would end after 30
     eventually(lambda: house.up.parts().get(name, pid) != pid, f"{name} again")
     assert running.alive()
     running.check()
@@ -137,8 +139,8 @@ def test_g_a_killed_up(house: House, moment: str) -> None:
     no_orphans(house)
     assert running.alive()
     if moment == "after its end":
-        eventually(lambda: not running.alive(), "the script ends by itself", 10)
-        eventually(lambda: len(files(house.up.home / "node" / "receipts")) == 2, "its receipts", 5)
+        eventually(lambda: not running.alive(), "the script ends by itself")
+        eventually(lambda: len(files(house.up.home / "node" / "receipts")) == 2, "its receipts")
     house.again()
     running.check()
 

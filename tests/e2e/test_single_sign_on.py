@@ -256,7 +256,7 @@ def test_a_provider_that_is_wrong_about_everything(owned: Place, chromium: Any) 
     assert attempt()[0] == 200 and page.url == f"{eve.base}/panel/tokens/"
 
     hostile.rotate()
-    eventually(lambda: attempt()[0] == 200, "the new keys are fetched", 20)
+    eventually(lambda: attempt()[0] == 200, "the new keys are fetched")
     token = hostile.signed(hostile.logout_token(sub=hostile.person), "second")
     form = {"logout_token": token}
     address = f"{eve.base}/oidc/back-channel-logout/hostile/"

@@ -107,15 +107,15 @@ def test_boot_triggers_fire_once_per_start_of_up(tmp_path: Path, extra: dict[str
         task = api.make(command=["true"])
         trigger(api, task, kind="cron", schedule="@boot")
         os.kill(up.parts()["ql scheduler"], signal.SIGKILL)
-        eventually(lambda: up.output.count("scheduler is ready") == 2, "a new scheduler", 20)
+        eventually(lambda: up.output.count("scheduler is ready") == 2, "a new scheduler")
         assert runs(api, task, "boot") == [], "another scheduler is no other start"
         assert up.terminate() == 0
         up = Up(home, **extra).wait_ready()
         api = Api(up.port, token)
-        run = eventually(lambda: runs(api, task, "boot"), "the start", 20)[0]
+        run = eventually(lambda: runs(api, task, "boot"), "the start")[0]
         assert api.until(run["id"])["status"] == "succeeded"
         os.kill(up.parts()["ql scheduler"], signal.SIGKILL)
-        eventually(lambda: up.output.count("scheduler is ready") == 2, "a new scheduler", 20)
+        eventually(lambda: up.output.count("scheduler is ready") == 2, "a new scheduler")
         eventually(lambda: up.status("/readyz") == 200, "ready")
         assert len(runs(api, task, "boot")) == 1
     finally:

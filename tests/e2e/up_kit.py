@@ -18,6 +18,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 ROOT = Path(__file__).resolve().parents[2]
+# When something that comes by itself is taken as never coming; a busy machine stretches every wait.
+PATIENCE_S = 60.0
 PARTS = (
     "ql web", "ql web worker", "ql scheduler",
     "ql control", "ql control work", "ql control push", "ql control moni",
@@ -57,7 +59,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def eventually(condition: Callable[[], Any], what: str, seconds: float = 15.0) -> Any:
+def eventually(condition: Callable[[], Any], what: str, seconds: float = PATIENCE_S) -> Any:
     """The first truthy value of `condition`, or a failure that says what was waited for."""
     end = time.monotonic() + seconds
     while not (value := condition()):
@@ -97,7 +99,7 @@ class Up:
             return self.status("/readyz") == 200 and set(self.parts()) == set(PARTS)
 
         try:
-            eventually(ready, "up is ready", 40)
+            eventually(ready, "up is ready", 2 * PATIENCE_S)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.parts()}\n{self.output[-4000:]}") from None
         return self

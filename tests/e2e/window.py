@@ -39,7 +39,7 @@ def at_rest(page: Any) -> None:
                 raise
             return False
 
-    eventually(rests, f"{page.url} is at rest", 30)
+    eventually(rests, f"{page.url} is at rest")
 
 
 def visit(page: Any, address: str) -> Any:

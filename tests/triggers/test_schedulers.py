@@ -26,6 +26,7 @@ from apps.runs.models import Run, RunAttempt, RunEvent, Skip
 from apps.tasks.models import Task
 from apps.triggers import services
 from apps.triggers.models import Trigger
+from tests.dispatch.shim_kit import PATIENCE_S
 from tests.runs.kit import check_history, race, start, task
 from tests.triggers.kit import (
     change,
@@ -192,7 +193,7 @@ class Processes:
 
     def ready(self, number: int) -> None:
         log = self.home / "scheduler.log"
-        give_up = system_time.monotonic() + 30
+        give_up = system_time.monotonic() + PATIENCE_S
         while (seen := log.read_text().count("scheduler is ready")) < number:
             assert system_time.monotonic() < give_up, log.read_text()
             system_time.sleep(0.05)
