@@ -250,7 +250,8 @@ def test_a_stored_value_is_kept_byte_for_byte(client: Client, owner: User) -> No
     task = a_task(owner, env={"KEY": "a\r\nb"})
     assert keep(client, variable="KEY", value="a\nb", task=str(task.pk)).json() == {"name": "KEY"}
     assert value("KEY") == "a\r\nb"
-    assert keep(client, variable="KEY", value="x", task="nothing").status_code == 404
+    for unknown in ("nothing", "a\0b"):
+        assert keep(client, variable="KEY", value="x", task=unknown).status_code == 404
 
 
 def test_what_cannot_be_kept_says_why(client: Client) -> None:

@@ -11,6 +11,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
+from apps.core import ids
 from apps.core.errors import DomainError, InvalidInput, VersionConflict
 from apps.panel import queries, words
 from apps.panel.page import Page
@@ -154,7 +155,8 @@ class ApprovalRules(Page):
             role__in=permissions.find(approval_policy.DECIDE).roles,
         )
         able = dict(rows.order_by("subject_id").values_list("subject_id", "role")[:MAX_DECIDERS])
-        named = [one for one in (*policy.decider_people, *shown.chosen["decider_people"]) if one not in able]
+        typed = [one for one in shown.chosen["decider_people"] if ids.is_text_id(one, 255)][:MAX_DECIDERS]
+        named = [one for one in (*policy.decider_people, *typed) if one not in able]
         names = queries.names([*able, *named])
         found = [
             Choice(pk, names.get(pk, pk), pk in shown.chosen["decider_people"], words.ROLES[str(role)])

@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.debug import sensitive_post_parameters
 
 from apps.core import ids
-from apps.core.errors import DomainError, InvalidInput
+from apps.core.errors import DomainError, InvalidInput, NotFound
 from apps.dispatch.launcher.forms import too_short
 from apps.panel.page import Action, Page
 from apps.panel.task_form import kept
@@ -167,6 +167,8 @@ class KeepValue(Page):
         """What was sent; byte for byte the stored value of the task where nobody changed it."""
         sent, task = self.request.POST, self.request.POST.get("task", "")
         stored = ""
+        if "\0" in task:
+            raise NotFound
         if task:
             view = tasks.view(tasks.find(self.project.pk, task))
             stored = view.env.get(sent.get("variable", ""), "")
