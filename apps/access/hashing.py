@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,16 +20,12 @@ WAIT_S = 5.0
 WAITING = 3
 WAITING_PER_CLIENT = 2
 FAILED_LATELY = 2
-CROWD_S = 1.0
-MOST_REST_S = 0.25
 NICE = 10
 
 _pool: tuple[int, ThreadPoolExecutor] | None = None
 _counting = threading.Lock()
 _waiting: Counter[str] = Counter()
 _failures = Throttle(FAILED_LATELY)
-_turned_away_at = float("-inf")
-_rests_until = float("-inf")
 
 
 class Argon2(Argon2PasswordHasher):
@@ -83,47 +78,22 @@ def note_failure(client: str) -> None:
 
 def forget() -> None:
     """As in a new process; for tests."""
-    global _turned_away_at
     _failures.clear()
-    _turned_away_at = float("-inf")
 
 
 def _has_room(client: str) -> bool:
-    global _turned_away_at
     room = 1 if _failures.full(client) else WAITING
-    if _waiting.total() < room and _waiting[client] < WAITING_PER_CLIENT:
-        return True
-    _turned_away_at = time.monotonic()
-    return False
+    return _waiting.total() < room and _waiting[client] < WAITING_PER_CLIENT
 
 
 def _behind_others(function: Callable[..., Any], *arguments: str) -> Any:
     """Runs in the one thread that hashes, which gives way to those that serve pages."""
-    waiting = _hasher().submit(_in_turn, function, *arguments)
+    waiting = _hasher().submit(function, *arguments)
     try:
         return waiting.result(WAIT_S)
     except TimeoutError:
         waiting.cancel()
         raise DoorBusy(retry_after=1) from None
-
-
-def _in_turn(function: Callable[..., Any], *arguments: str) -> Any:
-    """While others are turned away a rest as long as itself follows each hash: pages need the processors too."""
-    global _rests_until
-    began = time.monotonic()
-    if began < _rests_until:
-        _rest(_rests_until - began)
-        began = time.monotonic()
-    try:
-        return function(*arguments)
-    finally:
-        ended = time.monotonic()
-        if ended - _turned_away_at < CROWD_S:
-            _rests_until = ended + min(ended - began, MOST_REST_S)
-
-
-def _rest(seconds: float) -> None:
-    time.sleep(seconds)
 
 
 def _hasher() -> ThreadPoolExecutor:

@@ -207,37 +207,6 @@ def test_who_failed_twice_waits_for_an_empty_queue_and_newcomers_do_not() -> Non
     assert knock(password=PASSWORD).status_code == 302
 
 
-def test_while_others_are_turned_away_hashing_rests_as_long_as_it_works(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now, rested = [1000.0], []
-
-    def rest(seconds: float) -> None:
-        rested.append(round(seconds, 3))
-        now[0] += seconds
-
-    def work() -> str:
-        now[0] += 0.06
-        return "hashed"
-
-    monkeypatch.setattr(hashing, "_rest", rest)
-    monkeypatch.setattr("apps.access.hashing.time.monotonic", lambda: now[0])
-    assert [hashing._in_turn(work) for _ in range(3)] == ["hashed"] * 3
-    assert rested == [], "nobody was turned away"
-    with full_queue():
-        assert hashing.is_full("d")
-    for _ in range(3):
-        hashing._in_turn(work)
-    assert rested == [0.06, 0.06]
-    now[0] += 0.03
-    hashing._in_turn(work)
-    assert rested[2:] == [0.03], "what passed anyway counts"
-    now[0] += hashing.CROWD_S
-    for _ in range(3):
-        hashing._in_turn(work)
-    assert len(rested) == 3, "the crowd is gone"
-
-
 def test_a_failure_is_one_write_and_looks_after_its_own_pair_only() -> None:
     account("ann")
     knock("old", address="198.51.100.9")
