@@ -19,12 +19,15 @@ from apps.projects import approval_policy
 from apps.projects.services import change_approval_policy
 from apps.runs.models import AloneStart, Run
 from apps.tasks.models import Task
+from apps.triggers.drafts import TriggerDraft
+from apps.triggers.services import create_trigger
 from tests.approvals.kit import ready
 from tests.conftest import Time
 from tests.panel.kit import a_run, a_task, browser
 from tests.panel.test_task_pages import a_trigger
 from tests.panel.test_tasks import form as task_form
 from tests.people import PASSWORD, account, grant, member, signed_in
+from tests.triggers.kit import fire
 
 pytestmark = pytest.mark.django_db
 __all__ = ["ready"]
@@ -359,3 +362,23 @@ def test_a_list_with_votes_costs_the_same_however_long_it_is(owner: User, ursula
 def test_the_pages_of_a_task_say_that_its_schedule_asks(client: Client, owner: User, task: Task) -> None:
     a_trigger(owner, task, schedule="0 3 * * *")
     assert "then asks for an approval" in client.get(f"{P}/task/deploy/triggers/").content.decode()
+
+
+def test_a_due_time_that_asked_leads_to_its_request(owner: User, task: Task, time: Time) -> None:
+    trigger_rights = (grant(owner, "task.update"), grant(owner, "run.start"))
+    create_trigger(*trigger_rights, task.pk, TriggerDraft(kind="interval", every_ms=60_000))
+    client = signed_in(owner)
+    time.advance(60_000)
+    assert fire() == 1
+    time.advance(500)
+    html = client.get(f"{P}/task/deploy/why/").content.decode()
+    assert "It needs an approval, which is about to be asked for." in html
+    assert "1 time no run was started." in html
+    jobs.ask({})
+    [request] = ApprovalRequest.objects.all()
+    page = f"/panel/approvals/{request.pk}/"
+    html = client.get(f"{P}/task/deploy/why/").content.decode()
+    assert "It needs an approval, which was asked for." in html and f'href="{page}"' in html
+    assert f'href="{page}"' in client.get(f"{P}/skips/").content.decode()
+    assert f'href="{page}"' in client.get(f"{P}/task/deploy/").content.decode()
+    assert client.get(page).status_code == 200 and not Run.objects.exists()
