@@ -10,6 +10,7 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from typing import Any, TypeVar
@@ -32,6 +33,7 @@ from django.db.models import (
 )
 from django.db.models.base import ModelState
 
+from apps.core import ids
 from apps.core.rounds import Rounds
 
 M = TypeVar("M", bound=Model)
@@ -73,9 +75,9 @@ def vendor() -> str:
 
 def insert_rows(model: type[Model], columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Inserts all rows; `columns` are attribute names (`run_id`). Nothing happens for no rows."""
-    fields = _fields(model, tuple(columns))
-    for values, params in _values(fields, rows):
-        _execute(_insert_sql(model, fields, values), params)
+    shape = _shape(model, tuple(columns), vendor())
+    for values, params in _values(shape, rows):
+        _execute(shape.insert.format(values), params)
 
 
 def insert_or_update(
@@ -89,14 +91,11 @@ def insert_or_update_later(
     model: type[Model], columns: Sequence[str], rows: Sequence[Sequence[Any]], conflict: str
 ) -> Callable[[], set[Any]]:
     """The same, with the answer when it is called for."""
-    fields = _fields(model, tuple(columns))
+    shape = _shape(model, tuple(columns), vendor())
     tail = f' {conflict} RETURNING "{model._meta.pk.column}"'
     return _keys(
         model,
-        [
-            _execute(_insert_sql(model, fields, values) + tail, params)
-            for values, params in _values(fields, rows)
-        ],
+        [_execute(shape.insert.format(values) + tail, params) for values, params in _values(shape, rows)],
     )
 
 
@@ -126,10 +125,12 @@ def update_rows_later(
     increment: str = "",
 ) -> Callable[[], set[Any]]:
     """The same, with the answer when it is called for."""
-    fields = _fields(model, (*keys, *columns))
+    if not rows:
+        return set
+    shape = _shape(model, (*keys, *columns), vendor())
     before, after = _update_sql(model, tuple(keys), tuple(columns), condition, increment, vendor())
     return _keys(
-        model, [_execute(before + values + after, params) for values, params in _values(fields, rows)]
+        model, [_execute(before + values + after, params) for values, params in _values(shape, rows)]
     )
 
 
@@ -160,23 +161,29 @@ def _update_sql(
     return (f'UPDATE "{table}" AS t SET {sets} FROM ', f' WHERE {where} RETURNING t."{pk}"')
 
 
-def _insert_sql(model: type[Model], fields: Sequence[Field[Any, Any]], values: str) -> str:
-    names = ", ".join(f'"{field.column}"' for field in fields)
-    body = f"VALUES {values}" if vendor() == "sqlite" else f"SELECT * FROM {values}"
-    return f'INSERT INTO "{model._meta.db_table}" ({names}) {body}'
-
-
 def _execute(sql: str, params: Sequence[Any]) -> Callable[[], list[Any]]:
     """Sends a statement; what it returns gives the rows it answered, as they were at that moment."""
     if _open.rounds is not None:
         return _open.rounds.add(sql, params)
-    cursor = connection.cursor()
+    wrapper = connections[DEFAULT_DB_ALIAS]
+    if vendor() == "sqlite" and not (wrapper.queries_logged or wrapper.execute_wrappers):
+        wrapper.ensure_connection()
+        with wrapper.wrap_database_errors:
+            # SQLite would read on while later statements change what is read.
+            rows = wrapper.connection.execute(_marked(sql), params).fetchall()
+        return lambda: rows
+    cursor = wrapper.cursor()
     cursor.execute(sql, params)
     if vendor() == "postgresql":
         return lambda: list(cursor.fetchall())
-    # SQLite would read on while later statements change what is read.
     rows = cursor.fetchall()
     return lambda: rows
+
+
+@lru_cache(maxsize=1024)
+def _marked(sql: str) -> str:
+    """With the marks of SQLite's driver; the framework looks for them anew in each statement."""
+    return sql.replace("%s", "?").replace("%%", "%")
 
 
 def _keys(model: type[Model], answers: list[Callable[[], list[Any]]]) -> Callable[[], set[Any]]:
@@ -190,45 +197,56 @@ def _fields(model: type[Model], columns: tuple[str, ...]) -> list[Field[Any, Any
     return [by_attname[name] for name in columns]
 
 
-def _values(fields: Sequence[Field[Any, Any]], rows: Sequence[Sequence[Any]]) -> list[tuple[str, list[Any]]]:
+@dataclass(frozen=True)
+class _Shape:
+    """What is known of rows with the same columns; a field's own hash is slow, so all of it is looked up at once.
+
+    `insert` has a place for the values. `prepare` are the columns that are not written as they are, by position.
+    """
+
+    insert: str
+    names: list[str]
+    typed: str
+    prepare: list[tuple[int, Callable[[Any], Any]]]
+
+
+@lru_cache(maxsize=256)
+def _shape(model: type[Model], columns: tuple[str, ...], vendor: str) -> _Shape:
+    fields = _fields(model, columns)
+    named = ", ".join(f'"{field.column}"' for field in fields)
+    body = "VALUES {}" if vendor == "sqlite" else "SELECT * FROM {}"
+    names = [f"c{index}" for index in range(len(fields))]
+    found = [(index, _preparer(field, vendor)) for index, field in enumerate(fields)]
+    return _Shape(
+        f'INSERT INTO "{model._meta.db_table}" ({named}) {body}',
+        names,
+        ", ".join(f"{name} {_type(field)}" for name, field in zip(names, fields, strict=True)),
+        [(index, prepare) for index, prepare in found if prepare is not None],
+    )
+
+
+def _values(shape: _Shape, rows: Sequence[Sequence[Any]]) -> list[tuple[str, list[Any]]]:
     """The rows as SQL, in batches: `(?, ?), …` on SQLite; on PostgreSQL one JSON text, read as typed rows.
 
     The driver writes arrays value by value in Python, which cost a session more than the server's reading of JSON.
     """
-    if not rows:
-        return []
-    prepare = [_preparer(field, vendor()) for field in fields]
+    prepared = [list(row) for row in rows]
+    for index, prepare in shape.prepare:
+        for values in prepared:
+            if values[index] is not None:
+                values[index] = prepare(values[index])
     if vendor() == "sqlite":
-        one = "(" + ", ".join(["%s"] * len(fields)) + ")"
-        prepared = [
-            [
-                value if ready is None or value is None else ready(value)
-                for ready, value in zip(prepare, row, strict=True)
-            ]
-            for row in rows
-        ]
+        one = "(" + ", ".join(["%s"] * len(shape.names)) + ")"
         return [
-            (", ".join([one] * len(batch)), [value for row in batch for value in row])
+            (", ".join([one] * len(batch)), [value for values in batch for value in values])
             for batch in (prepared[i : i + _SQLITE_ROWS] for i in range(0, len(prepared), _SQLITE_ROWS))
         ]
-    names, typed = _record(tuple(fields))
-    records = [dict(zip(names, row, strict=True)) for row in rows]
-    for name, ready in zip(names, prepare, strict=True):
-        if ready is not None:
-            for record in records:
-                if record[name] is not None:
-                    record[name] = ready(record[name])
-    return [(f"json_to_recordset(%s::json) AS v({typed})", [orjson.dumps(records).decode()])]
+    if not prepared:
+        return []
+    records = [dict(zip(shape.names, values, strict=True)) for values in prepared]
+    return [(f"json_to_recordset(%s::json) AS v({shape.typed})", [orjson.dumps(records).decode()])]
 
 
-@lru_cache(maxsize=256)
-def _record(fields: tuple[Field[Any, Any], ...]) -> tuple[list[str], str]:
-    """The names of the values, and how PostgreSQL reads them."""
-    names = [f"c{index}" for index in range(len(fields))]
-    return names, ", ".join(f"{name} {_type(field)}" for name, field in zip(names, fields, strict=True))
-
-
-@lru_cache(maxsize=512)
 def _preparer(field: Field[Any, Any], vendor: str) -> Callable[[Any], Any] | None:
     """How a value of the column is written, None where as it is: Django's own way, without its layers."""
     target = field.target_field if isinstance(field, ForeignKey) else field
@@ -240,18 +258,37 @@ def _preparer(field: Field[Any, Any], vendor: str) -> Callable[[Any], Any] | Non
         return _uuid_text
     if isinstance(target, DateTimeField):
         return _time_text
+    if isinstance(target, JSONField) and target.encoder is None:
+        return _json_text
     return lambda value: field.get_db_prep_save(value, connection)
 
 
 def _uuid_text(value: UUID | str) -> str:
-    return value.hex if isinstance(value, UUID) else UUID(value).hex
+    return _hex(value if isinstance(value, UUID) else UUID(value))
+
+
+@lru_cache(maxsize=4096)
+def _hex(value: UUID) -> str:
+    return value.hex
+
+
+@lru_cache(maxsize=4096)
+def _uuid(text: str) -> UUID:
+    return UUID(text)
 
 
 def _time_text(value: datetime) -> str:
-    return str(value.astimezone(UTC).replace(tzinfo=None))
+    return (value if value.tzinfo is UTC else value.astimezone(UTC)).isoformat(" ").removesuffix("+00:00")
 
 
-@lru_cache(maxsize=512)
+def _json_text(value: Any) -> str:
+    """As the framework writes it but for spaces; what is beyond the fast writer is left to the slow one."""
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:
+        return json.dumps(value)
+
+
 def _type(field: Field[Any, Any]) -> str:
     found = field.db_type(connection)
     assert found is not None
@@ -282,10 +319,9 @@ def select_rows_later(
 
     def read() -> list[M]:
         rows = [list(row) for row in answer()]
-        for index, expression, functions in converters:
+        for index, convert in converters:
             for row in rows:
-                for function in functions:
-                    row[index] = function(row[index], expression, connection)
+                row[index] = convert(row[index])
         return [_instance(model, names, row) for row in rows]
 
     return read
@@ -319,28 +355,67 @@ def delete_rows(model: type[Model], column: str, values: Iterable[Any]) -> None:
 
 def among(model: type[Model], column: str, values: Iterable[Any]) -> tuple[str, list[Any]]:
     """The condition that a column holds one of `values`, in a text that does not depend on how many there are."""
+    condition, prepare = _membership(model, column, vendor())
+    return condition, [prepare(values)]
+
+
+@lru_cache(maxsize=128)
+def _membership(model: type[Model], column: str, vendor: str) -> tuple[str, Callable[[Iterable[Any]], Any]]:
+    """The condition, and how the values are written."""
     (field,) = _fields(model, (column,))
-    prepared = [field.get_db_prep_value(value, connection) for value in values]
-    if vendor() == "sqlite":
-        return f'"{field.column}" IN (SELECT value FROM json_each(%s))', [json.dumps(prepared)]
-    if isinstance(field.target_field if isinstance(field, ForeignKey) else field, UUIDField):
+    of_ids = isinstance(field.target_field if isinstance(field, ForeignKey) else field, UUIDField)
+    if vendor == "sqlite":
+        ready = _uuid_text if of_ids else lambda value: field.get_db_prep_value(value, connection)
+        return (
+            f'"{field.column}" IN (SELECT value FROM json_each(%s))',
+            lambda values: json.dumps([ready(value) for value in values]),
+        )
+    if of_ids:
         # Written here: nothing in it needs quoting.
-        return f'"{field.column}" = ANY(%s::uuid[])', [f"{{{','.join(map(str, prepared))}}}"]
-    return f'"{field.column}" = ANY(%s::{_type(field)}[])', [prepared]
+        return (
+            f'"{field.column}" = ANY(%s::uuid[])',
+            lambda values: f"{{{','.join([_canonical(value) for value in values])}}}",
+        )
+    return (
+        f'"{field.column}" = ANY(%s::{_type(field)}[])',
+        lambda values: [field.get_db_prep_value(value, connection) for value in values],
+    )
+
+
+def _canonical(value: UUID | str) -> str:
+    return ids.text(value if isinstance(value, UUID) else UUID(value))
 
 
 @lru_cache(maxsize=64)
-def _columns(model: type[Model], _vendor: str) -> tuple[list[str], str, list[tuple[int, Any, list[Any]]]]:
+def _columns(
+    model: type[Model], vendor: str
+) -> tuple[list[str], str, list[tuple[int, Callable[[Any], Any]]]]:
     fields = model._meta.concrete_fields
     table = model._meta.db_table
-    converters = []
-    for index, field in enumerate(fields):
-        expression = field.get_col(table)
-        functions = [*connection.ops.get_db_converters(expression), *expression.get_db_converters(connection)]
-        if functions:
-            converters.append((index, expression, functions))
+    found = [(index, _reader(field, table, vendor)) for index, field in enumerate(fields)]
+    converters = [(index, convert) for index, convert in found if convert is not None]
     return (
         [field.attname for field in fields],
         ", ".join(f'"{table}"."{field.column}"' for field in fields),
         converters,
     )
+
+
+def _reader(field: Field[Any, Any], table: str, vendor: str) -> Callable[[Any], Any] | None:
+    """How a value of the column is read, None where as it comes: Django's own way, without its layers."""
+    target = field.target_field if isinstance(field, ForeignKey) else field
+    if vendor == "sqlite" and isinstance(target, UUIDField):
+        return lambda value: None if value is None else _uuid(value)
+    if vendor == "sqlite" and isinstance(target, DateTimeField):
+        return lambda value: None if value is None else value.replace(tzinfo=UTC)
+    expression = field.get_col(table)
+    functions = [*connection.ops.get_db_converters(expression), *expression.get_db_converters(connection)]
+    if not functions:
+        return None
+
+    def convert(value: Any) -> Any:
+        for function in functions:
+            value = function(value, expression, connection)
+        return value
+
+    return convert

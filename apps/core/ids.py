@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from functools import lru_cache
 from uuid import UUID
 
 import uuid_utils.compat
@@ -15,6 +16,12 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 def uuid7() -> UUID:
     """A new time-ordered id."""
     return uuid_utils.compat.uuid7()
+
+
+@lru_cache(maxsize=4096)
+def text(value: UUID) -> str:
+    """The canonical form of an id; for the hot paths, where the same few are written again and again."""
+    return str(value)
 
 
 def is_uuid7(text: str) -> bool:

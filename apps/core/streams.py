@@ -63,7 +63,7 @@ class NewEvent:
         if not isinstance(self.payload, Mapping):
             raise PayloadNotObject
         payload = dict(self.payload)
-        if len(payload) <= _FEW and all(_short(key) and _plain(value) for key, value in payload.items()):
+        if len(payload) <= _FEW and _all_short(payload):
             return payload
         size = len(canonical.ordered(payload).encode())
         if size > MAX_PAYLOAD:
@@ -71,12 +71,15 @@ class NewEvent:
         return payload
 
 
-def _short(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= _SHORT and value.isascii()
-
-
-def _plain(value: Any) -> bool:
-    return value is None or isinstance(value, int) or _short(value)
+def _all_short(payload: Mapping[Any, Any]) -> bool:
+    for key, value in payload.items():
+        for text in (key, value):
+            if type(text) is str:
+                if len(text) > _SHORT or not text.isascii():
+                    return False
+            elif text is key or not (text is None or type(text) in (int, bool)):
+                return False
+    return True
 
 
 class Stream:

@@ -41,7 +41,7 @@ class Carried:
     """
 
     lease: LeaseFence
-    folder: Path
+    folder: str
     phase: str = "launching"
     plan: Plan | None = field(default=None, repr=False)
     shim: Shim | None = None
@@ -83,10 +83,10 @@ class Left:
     files: tuple[int, dict[str, int]] | None = None
 
 
-def read_left(folder: Path) -> Left:
+def read_left(folder: str) -> Left:
     """Stop fact and output of an ended attempt; a bad output is a code, never an error (upper-floors.md §7.11)."""
     left = _read_stop(folder)
-    data = _read(folder / "output.json", MAX_OUTPUT)
+    data = _read(f"{folder}/output.json", MAX_OUTPUT)
     if data is None or data == b"":
         return left
     if not isinstance(data, bytes):
@@ -116,8 +116,8 @@ def kept(left: Left, lease: LeaseFence) -> Kept | None:
     return Kept(files, left_out)
 
 
-def _read_stop(folder: Path) -> Left:
-    data = _read(folder / "stop.json", _MAX_FACT)
+def _read_stop(folder: str) -> Left:
+    data = _read(f"{folder}/stop.json", _MAX_FACT)
     if not isinstance(data, bytes):
         return Left()
     cause, proof, limit = _stopped(data)
@@ -132,7 +132,7 @@ def printed(item: Carried) -> tuple[str, ...]:
     return found.printed() if found is not None else ()
 
 
-def never_started(folder: Path) -> bool:
+def never_started(folder: str | Path) -> bool:
     """Whether the folder of an attempt, whose shim is gone, proves that its script was never let go.
 
     A missing folder proves nothing: a script can remove its own.
@@ -140,12 +140,12 @@ def never_started(folder: Path) -> bool:
     return _mode_unheld(folder) == PREPARED
 
 
-def unheld(folder: Path) -> bool:
+def unheld(folder: str | Path) -> bool:
     """Whether the folder is there and no shim holds it."""
     return _mode_unheld(folder) is not None
 
 
-def _mode_unheld(folder: Path) -> int | None:
+def _mode_unheld(folder: str | Path) -> int | None:
     try:
         descriptor = os.open(folder, _FOLDER)
     except OSError:
@@ -159,7 +159,7 @@ def _mode_unheld(folder: Path) -> int | None:
         os.close(descriptor)
 
 
-def remove_folder(folder: Path) -> None:
+def remove_folder(folder: str | Path) -> None:
     """Removes an attempt's folder; what a script made unremovable is left and reported by `doctor`.
 
     Takes the same few descriptors and frames however deep the script nested its folders, and follows no link.
@@ -170,7 +170,7 @@ def remove_folder(folder: Path) -> None:
             _empty(root)
         finally:
             os.close(root)
-        folder.rmdir()
+        os.rmdir(folder)  # noqa: PTH106
 
 
 def _empty(root: int) -> None:
@@ -247,7 +247,7 @@ def _files(data: bytes) -> tuple[int, dict[str, int]] | None:
         return None
 
 
-def _read(path: Path, limit: int) -> bytes | str | None:
+def _read(path: str, limit: int) -> bytes | str | None:
     """The bytes of a regular file, None where there is none, or the code of what is wrong with it."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -31,10 +31,15 @@ def wanted(language: str, program: str) -> str:
     return "node >= " + ".".join(map(str, _STRIPS_TYPES)) if newest else program
 
 
+def is_fixed(language: str) -> bool:
+    """Whether what is tried does not depend on what is installed."""
+    return language != "typescript"
+
+
 def candidates(language: str, path: str) -> Candidates:
     """What to try on `path`. An old Node.js is left out of TypeScript's: its complaint would name no way out."""
     known = INTERPRETERS[language]
-    if language != "typescript":
+    if is_fixed(language):
         return known
     others = tuple(command for command in known if command[0] != "node")
     if any(shutil.which(command[0], path=path) for command in others):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import UUID
 
 from django.conf import settings
 
@@ -36,6 +38,8 @@ from qinglong.environment import ConfigurationError
 
 _CACHED = 256
 
+Body = CommandBody | ShellBody | ScriptBody
+
 
 class LaunchRefused(Exception):
     """The attempt cannot be started; `code`, and what stands behind it, goes into the run's error summary."""
@@ -43,6 +47,20 @@ class LaunchRefused(Exception):
     def __init__(self, code: str) -> None:
         self.code = code
         super().__init__(code)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What was verified once and is the same for every attempt of a revision.
+
+    `values` are its variables where it has no secrets. `body` is what it starts where a run brings no arguments, None
+    where that depends on what is installed, or may be more than the kernel takes: then each attempt is measured.
+    """
+
+    revision: Revision
+    recipe: Recipe
+    values: Mapping[str, str] | None = field(default=None, repr=False)
+    body: Body | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -58,8 +76,9 @@ class Planner:
     """Builds specifications; revisions and recipes are immutable, so what was verified once stays so."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[str, str, str], tuple[Revision, Recipe]] = OrderedDict()
+        self._known: OrderedDict[tuple[str, UUID, str], _Known] = OrderedDict()
         self._base = _base_environment()
+        self._receipts = str(receipts_root())
         self._run_as: run_as.Identity | None = None
         self._refusal: str | None = None
         try:
@@ -69,25 +88,39 @@ class Planner:
 
     def knows(self, run: Run) -> bool:
         """Whether planning this run asks the database nothing: values of secrets are never remembered."""
-        known = self._known.get((run.project_id, str(run.task_id), run.task_revision))
-        return known is not None and not known[0].execution.secrets
+        known = self._known.get((run.project_id, run.task_id, run.task_revision))
+        return known is not None and known.values is not None
 
     def plan(self, run: Run, attempt: RunAttempt, project_slug: str, task_slug: str) -> Plan:
         """The specification of one attempt; raises LaunchRefused. Nothing is made on disk but the log root."""
         if self._refusal is not None:
             raise LaunchRefused(self._refusal)
-        revision, recipe = self._resolve(run)
-        execution = revision.execution
-        home = Path(settings.HOME, run_as.HOMES, run.project_id, str(run.task_id))
+        known = self._resolve(run)
+        execution = known.revision.execution
+        home = f"{settings.HOME}/{run_as.HOMES}/{run.project_id}/{ids.text(run.task_id)}"
+        world = {
+            **self._base,
+            "HOME": home,
+            "QINGLONG_TASK": task_slug,
+            "QINGLONG_PROJECT": project_slug,
+            "QINGLONG_RUN_ID": ids.text(run.id),
+            "QINGLONG_ATTEMPT": str(attempt.attempt),
+            "QINGLONG_TRIGGER": run.trigger_type,
+            "RUN_FENCE": f"{ids.text(run.id)}:{attempt.attempt}",
+        }
+        secrets = given_secrets.NOTHING
         try:
-            secrets = given_secrets.secrets_of(run.project_id, recipe, execution.secrets)
-            world = {
-                **self._environment(run, attempt, home, project_slug, task_slug),
-                **given_secrets.environment(recipe, secrets),
-            }
+            if known.values is None:
+                secrets = given_secrets.secrets_of(run.project_id, known.recipe, execution.secrets)
+                world |= given_secrets.environment(known.recipe, secrets)
+            else:
+                world |= known.values
             given = payloads.open_input(run)
-            body = _body(execution, given.args, world["PATH"])
-            given_secrets.check_size(world, body, execution.before, execution.after)
+            if known.body is not None and not given.args:
+                body = known.body
+            else:
+                body = _body(execution, given.args, world["PATH"])
+                given_secrets.check_size(world, body, execution.before, execution.after)
             store.reserve(execution.log_quota_bytes)
         except EnvironmentTooLarge as error:
             raise LaunchRefused(f"{error.code}: {error.extra['names']}") from error
@@ -96,22 +129,20 @@ class Planner:
         except facts.UnsafeTarget as error:
             raise LaunchRefused("log_root_unsafe") from error
         token = ids.token()
-        folder = attempt_folder(attempt)
+        run_id, attempt_id = ids.text(run.id), ids.text(attempt.id)
         spec = LaunchSpec(
-            run_id=str(run.pk),
-            attempt_id=str(attempt.pk),
+            run_id=run_id,
+            attempt_id=attempt_id,
             callback_sequence=attempt.callback_sequence + 1,
             token=token,
             body=body,
             env=world,
-            cwd=os.path.normpath(home / execution.work_dir) if execution.work_dir else str(home),
-            attempt_dir=str(folder),
+            cwd=os.path.normpath(Path(home, execution.work_dir)) if execution.work_dir else home,
+            attempt_dir=attempt_folder(attempt),
             log=LogSpec(
-                str(settings.LOG_ROOT),
-                facts.artifact_id(str(run.pk), str(attempt.pk)),
-                execution.log_quota_bytes,
+                str(settings.LOG_ROOT), facts.artifact_id(run_id, attempt_id), execution.log_quota_bytes
             ),
-            receipts_root=str(receipts_root()),
+            receipts_root=self._receipts,
             before=execution.before,
             after=execution.after,
             timeout_ms=execution.timeout_ms,
@@ -125,45 +156,46 @@ class Planner:
         )
         return Plan(spec, canonical.sha256(token), execution.timeout_ms)
 
-    def _resolve(self, run: Run) -> tuple[Revision, Recipe]:
-        key = (run.project_id, str(run.task_id), run.task_revision)
+    def _resolve(self, run: Run) -> _Known:
+        key = (run.project_id, run.task_id, run.task_revision)
         if (known := self._known.get(key)) is not None:
             return known
         try:
-            revision = revisions.resolve(*key)
+            revision = revisions.resolve(run.project_id, ids.text(run.task_id), run.task_revision)
             recipe = recipes.resolve(revision.context_ref) if revision else None
+            if revision is None or recipe is None:
+                raise LaunchRefused("plan_unavailable")
+            known = self._learn(revision, recipe)
+        except EnvironmentTooLarge as error:
+            raise LaunchRefused(f"{error.code}: {error.extra['names']}") from error
         except DomainError as error:
             raise LaunchRefused(error.code) from error
-        if revision is None or recipe is None:
-            raise LaunchRefused("plan_unavailable")
-        self._known[key] = (revision, recipe)
+        self._known[key] = known
         if len(self._known) > _CACHED:
             self._known.popitem(last=False)
-        return revision, recipe
+        return known
 
-    def _other_user(self, home: Path) -> RunAs | None:
+    def _learn(self, revision: Revision, recipe: Recipe) -> _Known:
+        execution = revision.execution
+        if execution.secrets:
+            return _Known(revision, recipe)
+        nothing = given_secrets.secrets_of(revision.project_id, recipe, execution.secrets)
+        values = given_secrets.environment(recipe, nothing)
+        world = {**self._base, **values}
+        body = _body(execution, (), world["PATH"])
+        stays = not isinstance(execution.body, Script) or interpreters.is_fixed(execution.body.language)
+        fits = given_secrets.surely_fits(world, body, execution.before, execution.after)
+        return _Known(revision, recipe, values, body if stays and fits else None)
+
+    def _other_user(self, home: str) -> RunAs | None:
         user = self._run_as
-        return None if user is None else RunAs(user.uid, user.gid, user.groups, str(home))
-
-    def _environment(
-        self, run: Run, attempt: RunAttempt, home: Path, project_slug: str, task_slug: str
-    ) -> dict[str, str]:
-        return {
-            **self._base,
-            "HOME": str(home),
-            "QINGLONG_RUN_ID": str(run.pk),
-            "QINGLONG_TASK": task_slug,
-            "QINGLONG_PROJECT": project_slug,
-            "QINGLONG_ATTEMPT": str(attempt.attempt),
-            "QINGLONG_TRIGGER": run.trigger_type,
-            "RUN_FENCE": f"{run.pk}:{attempt.attempt}",
-        }
+        return None if user is None else RunAs(user.uid, user.gid, user.groups, home)
 
 
-def attempt_folder(attempt: RunAttempt) -> Path:
+def attempt_folder(attempt: RunAttempt) -> str:
     """The private folder of one attempt on this node; removed once its end is on record."""
-    name = str(attempt.pk)
-    return Path(f"{settings.NODE_DIR}/{run_as.ATTEMPTS}/{shard_of(name)}/{name}")
+    name = ids.text(attempt.id)
+    return f"{settings.NODE_DIR}/{run_as.ATTEMPTS}/{shard_of(name)}/{name}"
 
 
 def attempts_root() -> Path:
@@ -189,7 +221,7 @@ def _limits(execution: Execution) -> Limits | None:
     return None if execution.limits == limits.NONE else Limits(**execution.limits.document())
 
 
-def _body(execution: Execution, args: tuple[str, ...], path: str) -> CommandBody | ShellBody | ScriptBody:
+def _body(execution: Execution, args: tuple[str, ...], path: str) -> Body:
     body = execution.body
     if isinstance(body, Command):
         return CommandBody((*body.argv, *args))

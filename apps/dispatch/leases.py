@@ -100,7 +100,7 @@ def claim(
 
     The caller stores the changes of the claimed ones in this transaction.
     """
-    seen = look(fence.worker_id, [want.run.pk for want in wanted], now)
+    seen = look(fence.worker_id, [want.run.id for want in wanted], now)
     plan = plan_claims(worker, fence, wanted, seen, ttl_ms, now)
     taken = store_claims(plan, now)()
     lost = {pk: Outcome("leased") for pk, outcome in plan.items() if outcome.change and pk not in taken}
@@ -118,24 +118,24 @@ def plan_claims(
     """What each claim would come to, before anything is written."""
     expires_at = now + duration(ttl_ms)
     if not current(worker, fence, now):
-        return {want.attempt.pk: Outcome("worker_unavailable") for want in wanted}
+        return {want.attempt.id: Outcome("worker_unavailable") for want in wanted}
     assert worker is not None
     stored = {lease.attempt_id: lease for lease in seen.stored()}
     (held,) = seen.held()
     outcomes: dict[UUID, Outcome] = {}
     for want in wanted:
-        lease = stored.get(want.attempt.pk)
+        lease = stored.get(want.attempt.id)
         outcome = _refusal(worker, fence, want, lease, held, now)
         if outcome is None:
             generation = lease.lease_generation + 1 if lease else 1
             version = lease.version + 1 if lease else 0
             made = LeaseFence(
-                want.attempt.pk, want.run.pk, fence, generation, version, now, expires_at,
+                want.attempt.id, want.run.id, fence, generation, version, now, expires_at,
                 want.token or ids.token(),
             )  # fmt: skip
             outcome = Outcome("claimed", made, _tell(want, made, lease, now))
             held += 1
-        outcomes[want.attempt.pk] = outcome
+        outcomes[want.attempt.id] = outcome
     return outcomes
 
 
@@ -162,12 +162,12 @@ def _refusal(
         and run.cancel_requested_at is None
         and run.status in ("queued", "dispatching")
         and attempt.status == "claimed"
-        and attempt.run_id == run.pk
+        and attempt.run_id == run.id
     )
     if not eligible:
         return Outcome("not_eligible")
     if lease is not None:
-        if lease.run_id != run.pk:
+        if lease.run_id != run.id:
             raise LeaseFenceRejected("run_mismatch")
         if lease.status == "leased" and lease.expires_at > now:
             stored = fences.of_lease(lease)

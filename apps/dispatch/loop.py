@@ -33,6 +33,7 @@ POLL_S = 2.0
 BURST = 3
 LINGER_S = 0.006
 QUIET_S = 0.002
+TOGETHER_S = 0.0005  # in a burst answers are taken several at a time, not one for each time a session wakes
 MAX_AGE_S = 600.0
 IDLE_S = 30.0
 
@@ -112,6 +113,10 @@ class Loop:
         """Calls back when a descriptor becomes readable."""
         self.selector.register(fileobj, selectors.EVENT_READ, callback)
 
+    def watch_for(self, fileobj: Any, callback: Callable[[], None]) -> None:
+        """Calls somebody else back for what is watched already."""
+        self.selector.modify(fileobj, selectors.EVENT_READ, callback)
+
     def unwatch(self, fileobj: Any) -> None:
         """Stops watching; called before the descriptor is closed."""
         self.selector.unregister(fileobj)
@@ -190,6 +195,7 @@ class Loop:
             left = give_up - time.monotonic()
             if left <= 0 or not any(source.expects() for source in self._sources):
                 return
+            time.sleep(TOGETHER_S)
             ready = self.selector.select(min(left, QUIET_S))
 
     def _call(self, ready: list[tuple[selectors.SelectorKey, int]]) -> None:

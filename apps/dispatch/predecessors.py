@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from uuid import UUID
 
 from apps.core import node
@@ -60,7 +59,7 @@ class Holder:
     """A shim that holds the folder of an attempt for a session whose lease is over: it will never be let go."""
 
     attempt_id: UUID
-    folder: Path
+    folder: str
 
     def stop(self) -> None:
         """Asks it to end, even where somebody froze it; one that has let a script go is never asked."""
@@ -71,7 +70,7 @@ class Holder:
 
     def gone(self) -> bool:
         """Whether nobody holds the folder any more."""
-        return not self.folder.exists() or carried.unheld(self.folder)
+        return not os.path.exists(self.folder) or carried.unheld(self.folder)  # noqa: PTH110
 
 
 def of(attempt: RunAttempt) -> list[Predecessor]:

@@ -56,7 +56,7 @@ class Preparation:
             # Whatever it is, the longer way meets it alone and says so; here it would cost the whole pass.
             self.give_back(shim)
             return None
-        self._ready[attempt.pk] = Handover(plan, spec, shim)
+        self._ready[attempt.id] = Handover(plan, spec, shim)
         assert shim.handle is not None
         return Prepared(
             shim.handle.encode(), shim.handle.pid, plan.spec.log.artifact_id, plan.token_hash, plan.timeout_ms
@@ -74,12 +74,13 @@ class Preparation:
                 Path(handover.plan.spec.attempt_dir).rmdir()
         self._ready.clear()
 
-    def give_back(self, shim: Shim) -> None:
-        """A shim whose run is over, or that was not needed after all; one that is promised stays so."""
+    def give_back(self, shim: Shim) -> bool:
+        """A shim whose run is over, or that was not needed after all; True for one that is promised, and stays so."""
         if shim in self._promised:
             self._promised.remove(shim)
-        else:
-            self._launcher.keep(shim)
+            return True
+        self._launcher.keep(shim)
+        return False
 
     def _warm(self, settled: Set[UUID]) -> Shim | None:
         for attempt_id in settled:

@@ -212,10 +212,11 @@ class ReceiptStore:
                 raise ReceiptInvalid("not a regular file") from None
             raise
         try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
                 raise ReceiptInvalid("not a regular file")
-            data = b""
-            while len(data) <= RECEIPT_BYTES_MAX:
+            data = os.read(descriptor, RECEIPT_BYTES_MAX + 1)
+            while len(data) < min(found.st_size, RECEIPT_BYTES_MAX + 1):
                 chunk = os.read(descriptor, RECEIPT_BYTES_MAX + 1 - len(data))
                 if not chunk:
                     break

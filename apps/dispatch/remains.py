@@ -98,7 +98,7 @@ class Remains:
 def of(attempts: Iterable[RunAttempt]) -> list[Remains]:
     """Those that may have run and whose folder is still there."""
     found = [
-        Remains(one, launching.attempt_folder(one), secret=True)
+        Remains(one, Path(launching.attempt_folder(one)), secret=True)
         for one in attempts
         if one.status == "lost" and one.error_code != NEVER_STARTED and one.executor_handle
     ]

@@ -62,6 +62,7 @@ class RunSource:
         self._scanned: receipts.Position | None = None
         self._paused_until = 0.0
         self._behind = Waiting()
+        self._promised: set[client.Shim] = set()
         self._needs = candidates.Needs(settings.NODE_LABELS)
         self._loop: Loop
         self._stopper: Stopper
@@ -287,11 +288,14 @@ class RunSource:
                 if attempt_id in stored.never_ran and (item.unstarted or carrying.never_started(item.folder)):
                     carrying.remove_folder(item.folder)
         for claimed in stored.claimed:
-            if claimed.attempt.pk in stored.go:
+            if claimed.attempt.id in stored.go:
                 self._hand_over(claimed)
             else:
                 self._launch(claimed)
         self._preparation.undo()
+        for shim in self._promised:
+            self._loop.unwatch(shim.socket)
+        self._promised.clear()
         if any(one.lost and one.lease.attempt_id in stored.over for one in news.failed):
             self._remains.add(remains.waiting(node.node_id()))
 
@@ -300,16 +304,16 @@ class RunSource:
         for one, kept in self._remains.done():
             remains.record(one.attempt.pk, kept)
             # Not its receipt: a word that came too late is evidence.
-            self._cleaner.add(None, one.folder)
+            self._cleaner.add(None, str(one.folder))
 
     def _hand_over(self, claimed: Claimed) -> None:
         """What was prepared for a run that is on record as starting now goes to its shim, `go` included."""
-        ready = self._preparation.take(claimed.attempt.pk)
+        ready = self._preparation.take(claimed.attempt.id)
         plan, shim = ready.plan, ready.shim
         item = Carried(claimed.lease, launching.attempt_folder(claimed.attempt), "ready", plan, shim)
         item.artifact_id = plan.spec.log.artifact_id
         item.handle = shim.handle
-        self._carried[claimed.attempt.pk] = item
+        self._carried[claimed.attempt.id] = item
         self._watch(item, shim)
         if shim.again(ready.spec):
             self._go(item)
@@ -359,7 +363,11 @@ class RunSource:
             self._watch(item, item.shim)
 
     def _watch(self, item: Carried, shim: client.Shim) -> None:
-        self._loop.watch(shim.socket, lambda: self._heard(item))
+        if shim in self._promised:
+            self._promised.remove(shim)
+            self._loop.watch_for(shim.socket, lambda: self._heard(item))
+        else:
+            self._loop.watch(shim.socket, lambda: self._heard(item))
 
     def _heard(self, item: Carried) -> None:
         shim = item.shim
@@ -476,9 +484,12 @@ class RunSource:
 
         Only now may its shim carry another run: until here its handle stood for this one.
         """
-        if item.warm and item.shim is not None and not item.shim.closed:
-            self._loop.unwatch(item.shim.socket)
-            self._preparation.give_back(item.shim)
+        shim = item.shim
+        if item.warm and shim is not None and not shim.closed:
+            if self._preparation.give_back(shim):
+                self._promised.add(shim)  # and stays watched
+            else:
+                self._loop.unwatch(shim.socket)
             item.shim = None
         self._cleaner.add(item.lease.attempt_id, item.folder)
 

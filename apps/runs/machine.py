@@ -42,6 +42,7 @@ ATTEMPT_EDGES: dict[str, frozenset[str]] = {
     "lost": frozenset(),
 }
 ATTEMPT_ENDED = frozenset(state for state, targets in ATTEMPT_EDGES.items() if not targets)
+_HEX = "0123456789abcdef"
 RUN_ERROR_TARGETS = frozenset({"retry_wait", "failed", "cancelled", "timed_out", "lost"})
 ATTEMPT_ERROR_TARGETS = frozenset({"failed", "cancelled", "timed_out", "lost"})
 
@@ -68,7 +69,7 @@ class Change:
         self.version = self.run.version
         self.status = self.run.status
         if self.attempt is not None:
-            if self.attempt.run_id != self.run.pk:
+            if self.attempt.run_id != self.run.id:
                 raise RunNotFound
             self.attempt_status = self.attempt.status
             self.attempt_sequence = self.attempt.callback_sequence
@@ -157,7 +158,7 @@ class Change:
         _check_start(attempt, to, at, deadline_at, callback_token_hash)
         _check_end(attempt, to, callback_sequence, exit_code)
         told: dict[str, Any] = {
-            "attempt_id": str(attempt.pk),
+            "attempt_id": str(attempt.id),
             "attempt": attempt.attempt,
             "from_status": attempt.status,
             "to_status": to,
@@ -171,7 +172,7 @@ class Change:
             told["deadline_at_ms"] = clock.to_ms(deadline_at)
         if callback_sequence is not None:
             told["callback_sequence"] = callback_sequence
-        default_key = f"attempt-transition:{attempt.pk}:{self.next_version - 1}:{to}"
+        default_key = f"attempt-transition:{attempt.id}:{self.next_version - 1}:{to}"
         self._tell(f"attempt.{to}", actor, {**told, **(payload or {})}, dedupe_key or default_key)
         _store(attempt, executor_handle=executor_handle, pid=pid, log_artifact_id=log_artifact_id,
                worker_id=worker_id, deadline_at=deadline_at, callback_token_hash=callback_token_hash,
@@ -201,7 +202,7 @@ class Change:
                 "version": self.next_version,
                 **({"note": note} if note else {}),
             },
-            dedupe_key or f"run-cancel-request:{attempt.pk}",
+            dedupe_key or f"run-cancel-request:{attempt.id}",
         )
         self.run.cancel_requested_at = at
         self.run.cancel_reason = reason
@@ -216,8 +217,8 @@ class Change:
         self.tell(
             "attempt.secrets_printed",
             actor,
-            {"attempt_id": str(attempt.pk), "attempt": attempt.attempt, "secrets": list(names)[:64]},
-            f"secrets-printed:{attempt.pk}",
+            {"attempt_id": str(attempt.id), "attempt": attempt.attempt, "secrets": list(names)[:64]},
+            f"secrets-printed:{attempt.id}",
         )
 
     def tell(
@@ -240,7 +241,7 @@ class Change:
         attempt: RunAttempt | None = None,
     ) -> None:
         about = attempt or self.attempt
-        attempt_id = about.pk if about is not None else None
+        attempt_id = about.id if about is not None else None
         self.events.append(NewEvent(type_, actor, payload, dedupe_key, attempt_id))
         self.run.version = self.run.event_sequence = self.version + len(self.events)
 
@@ -257,8 +258,9 @@ def _store(attempt: RunAttempt, **values: Any) -> None:
 
 
 def _check_time(at: datetime, *not_before: datetime | None) -> None:
-    if any(earlier is not None and at < earlier for earlier in not_before):
-        raise InvalidTimestamp
+    for earlier in not_before:
+        if earlier is not None and at < earlier:
+            raise InvalidTimestamp
 
 
 def _check_failure(failure: Failure | None, allowed: bool) -> None:
@@ -290,7 +292,7 @@ def _check_start(
     if token_hash is not None and (
         to != "starting"
         or len(token_hash) != 64
-        or any(character not in "0123456789abcdef" for character in token_hash)
+        or token_hash.strip(_HEX)
         or attempt.callback_token_hash not in (None, token_hash)
     ):
         raise InvalidMetadata

@@ -141,7 +141,7 @@ def test_what_a_session_left_that_died_after_settling(home: Home) -> None:
     from apps.core import node
 
     CompletionReceiptJournal.objects.update(node_id=node.node_id())
-    folder = attempt_folder(kit.attempt_of(run))
+    folder = Path(attempt_folder(kit.attempt_of(run)))
     folder.mkdir(parents=True)
     (folder / "input.json").write_text('{"password": "hunter2"}')
     at = clock.now_ms()

@@ -76,7 +76,7 @@ def test_the_proof_stays_for_whoever_holds_the_lease_now(home: Home) -> None:
     """A session that was held up knows that nothing ran, and may not say so any more; the next one must see it too."""
     run = runs.run_of(runs.task(shell="echo ran $QINGLONG_ATTEMPT"))
     crash(home, "_go")
-    folder = attempt_folder(runs.attempt_of(run))
+    folder = Path(attempt_folder(runs.attempt_of(run)))
     wait(lambda: never_started(folder), "the folder that says so")
     store, thief = passes.store, runs.worker(slot=7, node=node.node_id())
     stolen = []
@@ -97,7 +97,7 @@ def test_the_proof_stays_for_whoever_holds_the_lease_now(home: Home) -> None:
 def test_the_folder_of_what_never_started_goes_with_the_next_look(home: Home) -> None:
     run = runs.run_of(runs.task(shell="exit 0"))
     crash(home, "_go")
-    folder = attempt_folder(runs.attempt_of(run))
+    folder = Path(attempt_folder(runs.attempt_of(run)))
     wait(lambda: never_started(folder), "the folder that says so")
     with patch.object(carried, "remove_folder"):  # as if it were killed right before
         home.session(slots=1)
@@ -128,7 +128,7 @@ def test_an_attempt_waits_for_the_shim_of_a_session_that_is_gone(home: Home) -> 
         wait(lambda: runs.fresh(run).status == "succeeded", "the run")
     assert not alive(frozen[0]) and RunAttempt.objects.filter(run=run).count() == 1
     runs.check_history(run)
-    wait(lambda: not attempt_folder(runs.attempt_of(run)).exists(), "the folder to go")
+    wait(lambda: not Path(attempt_folder(runs.attempt_of(run))).exists(), "the folder to go")
 
 
 def test_sessions_that_died_are_not_held_against_the_run(home: Home) -> None:
@@ -177,7 +177,7 @@ def test_what_never_starts_is_lost_in_the_end(home: Home) -> None:
 def test_a_missing_folder_proves_nothing(home: Home) -> None:
     run = runs.run_of(runs.task(shell="exit 0"))
     crash(home, "_go")
-    folder = attempt_folder(runs.attempt_of(run))
+    folder = Path(attempt_folder(runs.attempt_of(run)))
     wait(lambda: never_started(folder), "the folder that says so")
     folder.rmdir()
     home.session(slots=1)

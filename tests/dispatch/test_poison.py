@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -62,13 +63,13 @@ def test_folders_nested_too_deep_to_remove_one_call_deeper_each(home: Home) -> N
     hostile, other = pair(DEEP)
     carried_on(home, hostile, other)
     # A session waits a second for its cleaner; on a busy machine that goes on a little longer.
-    wait(lambda: not attempt_folder(kit.attempt_of(hostile)).exists(), "the folder to go")
+    wait(lambda: not Path(attempt_folder(kit.attempt_of(hostile))).exists(), "the folder to go")
 
 
 def test_read_only_folders_are_removed(home: Home) -> None:
     hostile, other = pair('cd "$TMPDIR" && mkdir -p a/b && touch a/b/c && ln -s / a/b/root && chmod -R a-w a')
     carried_on(home, hostile, other)
-    wait(lambda: not attempt_folder(kit.attempt_of(hostile)).exists(), "the folder to go")
+    wait(lambda: not Path(attempt_folder(kit.attempt_of(hostile))).exists(), "the folder to go")
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])

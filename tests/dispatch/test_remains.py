@@ -54,7 +54,7 @@ def kill_shim(run: Run) -> None:
 
 
 def folder_of(run: Run) -> Path:
-    return launching.attempt_folder(kit.attempt_of(run))
+    return Path(launching.attempt_folder(kit.attempt_of(run)))
 
 
 def in_the_clear(home: Home) -> list[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -29,7 +30,7 @@ def settled(run: Run, home: Home) -> None:
     kit.check_history(run)
     attempt = kit.attempt_of(run)
     assert RunDispatchLease.objects.get(pk=attempt.pk).status == "completed"
-    assert not attempt_folder(attempt).exists()
+    assert not Path(attempt_folder(attempt)).exists()
     assert ReceiptStore(str(home.node / "receipts")).read(str(attempt.pk)) is None
     assert not CompletionReceiptJournal.objects.filter(attempt=attempt).exists()
     assert not kit.fresh(run).holds_place

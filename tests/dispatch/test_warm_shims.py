@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -189,7 +190,7 @@ def test_a_warm_shim_that_dies_before_its_next_run_costs_no_run(home: Home) -> N
         "run.queued", "attempt.claimed", "run.dispatching", "attempt.starting", "attempt.running", "run.running",
         "attempt.succeeded", "run.succeeded",
     ]  # fmt: skip
-    assert not attempt_folder(attempts[0]).exists()
+    assert not Path(attempt_folder(attempts[0])).exists()
 
 
 def test_a_run_that_cannot_be_readied_costs_nobody_else(home: Home) -> None:
@@ -205,4 +206,4 @@ def test_a_run_that_cannot_be_readied_costs_nobody_else(home: Home) -> None:
     with patch.object(Planner, "plan", poisoned):
         home.session(slots=1)
     assert [runs.fresh(run).status for run in runs_] == ["succeeded", "succeeded", "failed", "succeeded"]
-    assert not attempt_folder(runs.attempt_of(runs_[2])).exists()
+    assert not Path(attempt_folder(runs.attempt_of(runs_[2]))).exists()

@@ -87,7 +87,7 @@ def test_folders_of_attempts(node_dir: Path, monkeypatch: Any) -> None:
     RunAttempt.objects.filter(pk=moved.attempt_id).update(worker_id=f"{'b' * 32}:1")
     folders = {}
     for lease in (live, lost, moved, ours):
-        folders[lease] = attempt_folder(RunAttempt.objects.get(pk=lease.attempt_id))
+        folders[lease] = Path(attempt_folder(RunAttempt.objects.get(pk=lease.attempt_id)))
         make_attempt_folder(str(folders[lease]))
     (folders[lost] / "input.json").write_text('{"password": "hunter2"}')
     (folders[live] / "input.json").write_text("{}")

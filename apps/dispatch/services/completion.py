@@ -63,7 +63,7 @@ def outcome(run: Run, exit_code: int) -> tuple[str, Failure | None]:
 
 def authorise(run: Run, attempt: RunAttempt, receipt: Receipt) -> None:
     """Raises unless the receipt is this attempt's own word."""
-    if str(run.pk) != receipt.run_id or str(attempt.pk) != receipt.attempt_id or attempt.run_id != run.pk:
+    if str(run.id) != receipt.run_id or str(attempt.id) != receipt.attempt_id or attempt.run_id != run.id:
         raise RunNotFound
     stored = attempt.callback_token_hash or ""
     if (
@@ -111,7 +111,7 @@ def apply(
     to, failure = ("succeeded", None) if _in_time(run, attempt, end) else outcome(run, receipt.exit_code)
     if to == "failed" and end.limit is not None:
         failure = Failure(FAILED.code, f"the limit {end.limit} was met")
-    key = f"primary-completion:{attempt.pk}:{receipt.callback_sequence}"
+    key = f"primary-completion:{attempt.id}:{receipt.callback_sequence}"
     change.move_attempt(
         to, at, ACTOR, failure=failure, dedupe_key=f"{key}:attempt",
         callback_sequence=receipt.callback_sequence, exit_code=receipt.exit_code,

@@ -224,8 +224,8 @@ class _Work:
         if found is None:
             raise SessionReplaced
         self.worker = found
-        by_id = {run.pk: run for run in runs()}
-        self.rows = {attempt.pk: (by_id[attempt.run_id], attempt) for attempt in attempts()}
+        by_id = {run.id: run for run in runs()}
+        self.rows = {attempt.id: (by_id[attempt.run_id], attempt) for attempt in attempts()}
         settling = {item.lease.attempt_id for item in self.news.ended}
         self.held = {pk for pk, expires_at in unreplaced().items() if expires_at > self.now or pk in settling}
         self.done.over.update(lease.attempt_id for lease in held if lease.attempt_id not in self.held)
@@ -238,13 +238,13 @@ class _Work:
         for item in ended:
             run, attempt = self.rows[item.lease.attempt_id]
             try:
-                change = completion.apply(run, attempt, item.end, self.now, policies.get(run.pk))
+                change = completion.apply(run, attempt, item.end, self.now, policies.get(run.id))
             except DomainError as error:
-                self.done.refused[attempt.pk] = error
+                self.done.refused[attempt.id] = error
                 continue
             if change is not None and change.next_attempt_at is not None:
                 if change.next_attempt_at <= self.now:
-                    self.done.again.append(run.pk)
+                    self.done.again.append(run.id)
             elif change is not None and item.end.has_output:
                 self._keep_output(run, item.end.output)
             if change is not None and item.end.files is not None:
@@ -252,7 +252,7 @@ class _Work:
             if change is not None and item.end.log is not None:
                 self.faults.update(tallies.OF_LOG[fault] for fault in item.end.log)
             self._finish(item.lease, change)
-            self.done.settled.add(attempt.pk)
+            self.done.settled.add(attempt.id)
 
     def _policies(self, ended: Sequence[Ended]) -> dict[UUID, Retries]:
         """What may be tried again of what failed; no query where nothing that failed has a policy."""
@@ -269,7 +269,7 @@ class _Work:
                 completion.lose(change, self._at(run, attempt), item.code, actor)
             else:
                 completion.fail_start(change, self._at(run, attempt), item.code, self.fence.worker_id)
-                self.done.never_ran.add(attempt.pk)
+                self.done.never_ran.add(attempt.id)
             self._finish(item.lease, change)
         for lease in self._mine(self.news.returned):
             run, attempt = self.rows[lease.attempt_id]
@@ -291,7 +291,7 @@ class _Work:
             self.followers.append(completion.requeue(change, at, actor))
             self.done.more = True
         self._finish(lease, change)
-        self.done.never_ran.add(attempt.pk)
+        self.done.never_ran.add(attempt.id)
 
     def _never_started(self, attempt: RunAttempt) -> int:
         """How many attempts of the run were never let go, this one included."""
@@ -307,14 +307,14 @@ class _Work:
             if run.status not in ENDED:
                 completion.begin(change, max(run.created_at, attempt.created_at, item.started_at))
                 self.changes.append(change)
-            self.done.running.add(attempt.pk)
+            self.done.running.add(attempt.id)
 
     def start(self) -> None:
         for item in self._mine(self.news.ready):
             run, attempt = self.rows[item.lease.attempt_id]
             if run.cancel_requested_at is not None:
                 # It gets no `go`; the next pass ends it.
-                self.done.stopped.add(attempt.pk)
+                self.done.stopped.add(attempt.id)
                 continue
             change = Change(run, attempt)
             self._let_go(change, attempt, item.prepared, item.lease)
@@ -330,8 +330,8 @@ class _Work:
             callback_token_hash=item.token_hash, payload={"lease_generation": lease.lease_generation},
         )  # fmt: skip
         node_id = self.fence.worker_id.partition(":")[0]
-        self.journal.append((attempt.pk, run.pk, node_id, "pending", self.now, self.now))
-        self.done.go.add(attempt.pk)
+        self.journal.append((attempt.id, run.id, node_id, "pending", self.now, self.now))
+        self.done.go.add(attempt.id)
 
     def claim(self, ttl_ms: int) -> None:
         """Ended ones make room for their successors in the very same pass."""
@@ -344,13 +344,13 @@ class _Work:
         attempts = bulk.select_rows_later(RunAttempt, f"{where} AND status = 'claimed'", params)
         seen = leases.look(self.fence.worker_id, self.taken, self.now)
         slugs = run_queries.slugs_later(self.taken)
-        by_id = {run.pk: run for run in runs()}
+        by_id = {run.id: run for run in runs()}
         by_run = {attempt.run_id: attempt for attempt in attempts()}
         wanted = [leases.Wanted(by_id[pk], by_run[pk]) for pk in self.taken if pk in by_id and pk in by_run]
         self.claims = leases.plan_claims(self.worker, self.fence, wanted, seen, ttl_ms, self.now)
         names = slugs()
         for want in wanted:
-            outcome = self.claims[want.attempt.pk]
+            outcome = self.claims[want.attempt.id]
             if outcome.fence is None or outcome.change is None:
                 continue
             names_of = names[want.run.task_id]
@@ -372,7 +372,7 @@ class _Work:
         bulk.insert_rows(
             RunAttempt,
             ["id", "run_id", "attempt", "status", "callback_sequence", "executor_type", "created_at"],
-            [(a.pk, a.run_id, a.attempt, a.status, 0, a.executor_type, a.created_at) for a in self.followers],
+            [(a.id, a.run_id, a.attempt, a.status, 0, a.executor_type, a.created_at) for a in self.followers],
         )
         bulk.insert_rows(
             CompletionReceiptJournal,
@@ -420,10 +420,10 @@ def _returned(run: Run, attempt: RunAttempt, lease: LeaseFence, reason: str) -> 
     change = Change(run, attempt)
     if run.status == "dispatching":
         payload = {
-            "attempt_id": str(attempt.pk),
+            "attempt_id": str(attempt.id),
             "lease_generation": lease.lease_generation,
             "reason": reason,
         }
-        key = f"run-dispatch:{attempt.pk}:{lease.lease_generation}:released"
+        key = f"run-dispatch:{attempt.id}:{lease.lease_generation}:released"
         change.tell("run.dispatch_released", Actor("worker", lease.worker.worker_id), payload, key)
     return change

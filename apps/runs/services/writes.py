@@ -44,7 +44,7 @@ def write(changes: Sequence[Change], now: datetime) -> set[UUID]:
     """
     changes = [change for change in changes if change.events]
     won = _update_runs(changes)()
-    kept = [change for change in changes if change.run.pk in won]
+    kept = [change for change in changes if change.run.id in won]
     moved, waits = _update_attempts(kept), _update_policies(kept, now)
     _update_printed(kept)
     if not moved() or not waits():
@@ -74,20 +74,20 @@ def write_locked(changes: Sequence[Change], now: datetime) -> Callable[[], None]
 
 def write_one(change: Change, now: datetime) -> None:
     """Stores one change; raises VersionConflict with expected and actual version."""
-    if change.events and change.run.pk not in write([change], now):
-        actual = Run.objects.filter(pk=change.run.pk).values_list("version", flat=True).first()
+    if change.events and change.run.id not in write([change], now):
+        actual = Run.objects.filter(pk=change.run.id).values_list("version", flat=True).first()
         raise VersionConflict(actual, expected_version=change.version)
 
 
 def _update_runs(changes: Sequence[Change]) -> Callable[[], set[UUID]]:
-    rows = [(c.run.pk, c.version, *(getattr(c.run, name) for name in _RUN)) for c in changes]
+    rows = [(c.run.id, c.version, *(getattr(c.run, name) for name in _RUN)) for c in changes]
     return bulk.update_rows_later(Run, ["id", "version"], _RUN, rows)
 
 
 def _update_attempts(changes: Sequence[Change]) -> Callable[[], bool]:
     """Whether all attempts were as read; the columns repeat the keys, which are compared with what was read."""
     rows = [
-        (c.attempt.pk, c.attempt_status, c.attempt_sequence, *(getattr(c.attempt, name) for name in _ATTEMPT))
+        (c.attempt.id, c.attempt_status, c.attempt_sequence, *(getattr(c.attempt, name) for name in _ATTEMPT))
         for c in changes
         if c.attempt is not None and c.attempt.status != c.attempt_status
     ]
@@ -97,14 +97,14 @@ def _update_attempts(changes: Sequence[Change]) -> Callable[[], bool]:
 
 def _update_printed(changes: Sequence[Change]) -> None:
     """Apart from the other columns: hardly any run prints a secret. Their versions were compared there."""
-    rows = [(change.run.pk, change.run.secrets_printed) for change in changes if change.printed]
+    rows = [(change.run.id, change.run.secrets_printed) for change in changes if change.printed]
     bulk.update_rows_later(Run, ["id"], ["secrets_printed"], rows)
 
 
 def _update_policies(changes: Sequence[Change], now: datetime) -> Callable[[], bool]:
     """Whether all runs that begin or cease to wait for another attempt had a policy, which says till when."""
     rows = [
-        (c.run.pk, c.next_attempt_at, max(now, c.run.created_at))
+        (c.run.id, c.next_attempt_at, max(now, c.run.created_at))
         for c in changes
         if "retry_wait" in (c.status, c.run.status)
     ]
@@ -115,7 +115,7 @@ def _update_policies(changes: Sequence[Change], now: datetime) -> Callable[[], b
 
 
 def _tell(changes: Sequence[Change], now: datetime) -> None:
-    RunEvents.insert([(c.run.pk, c.version, c.events) for c in changes], now)
+    RunEvents.insert([(c.run.id, c.version, c.events) for c in changes], now)
     _note(changes)
 
 
@@ -123,13 +123,13 @@ def _note(changes: Sequence[Change]) -> None:
     ended = []
     for change in changes:
         run = change.run
-        participants.note(CHANGED, run.pk)
+        participants.note(CHANGED, run.id)
         if run.status in ENDED and change.status != run.status:  # an event may follow the last state
             ended.append(
-                (run.pk, run.project_id, run.task_id, run.status, run.finished_at, _worked_ms(change))
+                (run.id, run.project_id, run.task_id, run.status, run.finished_at, _worked_ms(change))
             )
             if run.owner_type is not None:
-                participants.note(OWNED_ENDED, (run.owner_type, run.owner_id, run.pk))
+                participants.note(OWNED_ENDED, (run.owner_type, run.owner_id, run.id))
     bulk.insert_rows(
         UncountedRun, ["run_id", "project_id", "task_id", "status", "finished_at", "duration_ms"], ended
     )
