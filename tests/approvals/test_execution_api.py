@@ -212,7 +212,7 @@ def test_figures(time: Time) -> None:
     time.advance(1_000)
     with CaptureQueriesContext(connection) as asked:
         found = {gauge.name: gauge.values for gauge in health.gauges()}
-    assert len(asked) == 5
+    assert len(asked) == 7
     assert found["approved_actions_open"] == {
         "pending": 0.0, "leased": 0.0, "retry_wait": 0.0, "executing": 1.0,
     }  # fmt: skip
