@@ -13,6 +13,7 @@ import os
 import stat
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 
 FACT_BYTES_MAX = 1024
 LOG_BYTES_MIN = 65_536
@@ -58,8 +59,11 @@ class FactExists(ArtifactFileError):
 
 def is_uuid7(value: object) -> bool:
     """True for the lower-case text form of a UUIDv7, the only form ids take in file names."""
-    if not isinstance(value, str) or len(value) != 36:
-        return False
+    return isinstance(value, str) and len(value) == 36 and _is_uuid7(value)
+
+
+@lru_cache(maxsize=64)
+def _is_uuid7(value: str) -> bool:
     digits = value.replace("-", "")
     return (
         len(digits) == 32

@@ -13,6 +13,7 @@ import mmap
 import os
 import stat
 from contextlib import suppress
+from functools import cache
 
 from apps.artifacts import places
 from apps.artifacts.facts import LogPaths, ensure_private_directory, log_paths
@@ -157,6 +158,12 @@ class LogSink:
         os.close(self._descriptor)
 
 
+@cache
+def _buffer() -> memoryview:
+    """For one run after another. Anonymous pages: scripts that print little never make them real memory."""
+    return memoryview(mmap.mmap(-1, READ_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+
+
 class Pump:
     """The one pipe that carries stdout and stderr, and the copying out of it."""
 
@@ -168,8 +175,7 @@ class Pump:
             self._capacity = fcntl.fcntl(self.write_end, fcntl.F_SETPIPE_SZ, READ_BYTES)
         except OSError:  # the user's share of pipe memory may be used up; the default size works too
             self._capacity = fcntl.fcntl(self.write_end, fcntl.F_GETPIPE_SZ)
-        # Anonymous pages: a script that prints little never makes them real memory.
-        self._buffer = memoryview(mmap.mmap(-1, READ_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        self._buffer = _buffer()
 
     def copy(self, limit: int = READ_BYTES * READS_PER_TURN) -> None:
         """Copy what is there now, at most about `limit` bytes."""
