@@ -70,6 +70,11 @@ class RunSource:
     def open(self, loop: Loop) -> None:
         self._loop = loop
         self._stopper = Stopper(loop.fence.worker_id, self._carried)
+        try:
+            # Where none runs yet, one is started before any run is claimed for it, not while its lease runs.
+            self._launcher.connect()
+        except LauncherUnavailable:
+            self._without_launcher()
 
     def carried(self) -> int:
         return len(self._carried)
@@ -353,14 +358,17 @@ class RunSource:
         except SpecError as error:
             item.failure = error.code
         except LauncherUnavailable:
-            logger.error("no launcher answers; runs go back to the queue")
-            self._paused_until = time.monotonic() + LAUNCHER_PAUSE_S
+            self._without_launcher()
             item.returned = True
         except Exception as error:
             logger.error("run %s cannot be started: %s", item.lease.run_id, type(error).__name__)
             item.failure = BROKEN
         else:
             self._watch(item, item.shim)
+
+    def _without_launcher(self) -> None:
+        logger.error("no launcher answers; runs stay in the queue")
+        self._paused_until = time.monotonic() + LAUNCHER_PAUSE_S
 
     def _watch(self, item: Carried, shim: client.Shim) -> None:
         if shim in self._promised:
