@@ -39,14 +39,15 @@ class Doorkeeper:
 
 
 def answer(request: HttpRequest, refusal: TooManyAttempts) -> HttpResponse:
-    """As little as a browser can show, made once per language: it is sent when there is much to do."""
+    """As little as a browser can show, made once per language and wait: it is sent when there is much to do."""
     language = get_language_from_request(request)
-    page = _page(isinstance(refusal, DoorBusy), language, reverse(settings.LOGIN_URL))
+    wait = int(refusal.extra["retry_after"])
+    page = _page(isinstance(refusal, DoorBusy), language, reverse(settings.LOGIN_URL), wait)
     return HttpResponse(
         page,
         status=refusal.status,
         headers={
-            "Retry-After": str(refusal.extra["retry_after"]),
+            "Retry-After": str(wait),
             "Cache-Control": _NEVER_KEPT,
             "Content-Language": language,
             # Nobody behind this counts it, and connections live on.
@@ -56,11 +57,13 @@ def answer(request: HttpRequest, refusal: TooManyAttempts) -> HttpResponse:
     )
 
 
-@lru_cache(maxsize=16)
-def _page(busy: bool, language: str, login: str) -> bytes:
+@lru_cache(maxsize=1024)
+def _page(busy: bool, language: str, login: str, wait: int) -> bytes:
     refusal = DoorBusy() if busy else TooManyAttempts()
     with override(language):
-        return render_to_string("access/busy.html", {"refusal": refusal, "login": login}).encode()
+        return render_to_string(
+            "access/busy.html", {"refusal": refusal, "login": login, "wait": wait}
+        ).encode()
 
 
 def _refusal(request: HttpRequest) -> TooManyAttempts | None:

@@ -39,6 +39,8 @@ logger = logging.getLogger("qinglong.dispatch")
 
 RECONCILE_S = 60.0
 LAUNCHER_PAUSE_S = 5.0
+# A process that is killed lets go of its socket before it lets go of its lock.
+DYING_S = 0.2
 BROKEN = "DISPATCH_BROKEN"
 # What says nothing about a single run: the whole pass is tried again, or the session ends.
 _ALL_ALIKE = (Busy, OperationalError, InterfaceError, passes.SessionReplaced)
@@ -257,7 +259,10 @@ class RunSource:
         less than happened.
         """
         handle = item.handle
-        if handle is None or handle.boot_id != boot_id() or not carrying.unheld(item.folder):
+        if handle is None or handle.boot_id != boot_id():
+            return False
+        client.wait_until_gone(handle, DYING_S)
+        if not carrying.unheld(item.folder):
             return False
         try:
             found = journal.entries(str(launching.receipts_root()), str(item.lease.attempt_id))

@@ -8,6 +8,7 @@ from datetime import timedelta
 from functools import partial
 
 import pytest
+from django.contrib.sessions.backends.base import UpdateError
 from django.db import connection
 from django.test import Client
 
@@ -24,7 +25,6 @@ from apps.access.services import (
 )
 from apps.audit.models import AuditEntry
 from apps.core import clock
-from apps.core.errors import DomainError
 from apps.identity.models import IdentitySubject
 from apps.projects.errors import LastOwner
 from apps.projects.queries import acting_owners
@@ -44,7 +44,7 @@ def at_once(*acts: Callable[[], object]) -> list[str]:
             ready.wait()
             act()
             outcomes.append("done")
-        except DomainError as error:
+        except Exception as error:  # whatever it is, the list shows it
             outcomes.append(type(error).__name__)
         finally:
             connection.close()
@@ -89,7 +89,10 @@ def test_disabling_beside_a_sign_in_leaves_no_session(seeded: None) -> None:
     outcomes = at_once(
         come_in, lambda: change_person(user.subject_id, 1, status="disabled", actor=ROOT, origin="tests")
     )
-    assert outcomes in (["done", "done"], sorted([SignInRefused.__name__, "done"]))
+    # Its session may be gone before its browser is given it: the framework then answers that it was interrupted.
+    assert outcomes in [
+        sorted(["done", one]) for one in ("done", SignInRefused.__name__, UpdateError.__name__)
+    ]
     assert not SignIn.objects.exists()
     assert [Api(client=client)("GET", "me").status_code for client in clients] in ([], [401])
 

@@ -94,6 +94,7 @@ def _steps() -> dict[str, tuple[Any, str]]:
         "marking a receipt as put aside": (receipts, "mark_quarantined"),
         "putting a receipt aside": (ReceiptStore, "quarantine"),
         "purging a receipt": (ReceiptStore, "purge_quarantine"),
+        "removing what is empty": (cleanup.Cleaner, "_remove_empty"),
         "removing the folder": (cleanup, "remove_folder"),
         "removing the receipt": (ReceiptStore, "remove_all"),
         "resolving the journal": (receipts, "resolve"),

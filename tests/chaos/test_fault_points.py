@@ -37,7 +37,7 @@ SESSION = {
     ],
     "settle": [
         "before reading the receipt", "after reading the receipt", "before commit of an end", "after commit of an end",
-        "before removing the folder", "after removing the folder", "before removing the receipt",
+        "before removing what is empty", "after removing what is empty", "before removing the receipt",
         "after removing the receipt", "before commit of a resolved row", "after commit of a resolved row",
     ],
 }  # fmt: skip
@@ -93,7 +93,7 @@ class Node:
 
     def gone(self) -> None:
         """Waits until no shim of a dead session is at work any more: what it still does is no fault's end."""
-        folders = [path for path in attempts_root().glob("*/*") if path.is_dir()]
+        folders = [path for path in attempts_root().glob("[!.]*/*") if path.is_dir()]
         until(lambda: all(unheld(path) or not path.exists() for path in folders), "the end of the shims")
 
     def starts(self, run: Run) -> int:

@@ -25,8 +25,9 @@ DEFAULTS = {
     "retry": {"max_attempts": 1, "retry_on_lost": False, "safety": "unknown", "backoff_base_ms": 0,
               "backoff_max_ms": 0, "retry_on_failure": False, "retry_exit_codes": []},
     "limits": {"cpu_seconds": None, "cpu_percent": None, "memory_bytes": None, "processes": None, "open_files": None},
-    "labels": [], "requires": {"labels": {}}, "pinned": False, "revision": "1", "version": 1,
-    "slug": "nightly", "name": "Nightly", "project": {"id": "default", "slug": "default"},
+    "labels": [], "requires": {"labels": {}}, "pinned": False, "requires_approval": False,
+    "revision": "1", "version": 1, "slug": "nightly", "name": "Nightly",
+    "project": {"id": "default", "slug": "default"},
 }  # fmt: skip
 
 pytestmark = pytest.mark.django_db

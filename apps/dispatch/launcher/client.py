@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -341,6 +342,19 @@ def inspect(handle: Handle) -> str:
     if found.start_ticks != handle.start_ticks:
         return "identity_mismatch"
     return "exited" if found.state in "ZX" else "running"
+
+
+def wait_until_gone(handle: Handle, at_most_s: float) -> bool:
+    """Whether nothing of it is left, its locks included; waits for one that is just ending."""
+    descriptor = open_pidfd(handle)
+    if descriptor is None:
+        return True
+    try:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        return bool(poll.poll(at_most_s * 1000))
+    finally:
+        os.close(descriptor)
 
 
 def open_pidfd(handle: Handle) -> int | None:
