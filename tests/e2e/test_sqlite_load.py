@@ -45,7 +45,7 @@ def test_two_worker_processes_share_the_work(tmp_path: Path) -> None:
         pytest.skip("the same on both; SQLite is the harder one")
     house = House.build(tmp_path / "home", "--workers", "2", "--slots", "2")
     try:
-        task = house.api.make(shell="sleep 2", concurrency="parallel", max_parallel=8)
+        task = house.api.make(shell="sleep 8", concurrency="parallel", max_parallel=8)
         runs = [house.api.start(task) for _ in range(4)]
         for run_id in runs:
             house.api.until(run_id, ["running"], 10)
