@@ -68,9 +68,14 @@ def shape_of(model: type[Model], columns: tuple[str, ...], vendor: str) -> Shape
     )
 
 
+def _target(field: Field[Any, Any]) -> Any:
+    """The field that says what the values are."""
+    return field.target_field if isinstance(field, ForeignKey) else field
+
+
 def _preparer(field: Field[Any, Any], vendor: str) -> Callable[[Any], Any] | None:
     """How a value of the column is written, None where as it is: Django's own way, without its layers."""
-    target = field.target_field if isinstance(field, ForeignKey) else field
+    target = _target(field)
     if isinstance(target, CharField | TextField | IntegerField | BooleanField):
         return None
     if vendor == "postgresql" and isinstance(target, UUIDField | DateField | JSONField):
@@ -85,7 +90,7 @@ def _preparer(field: Field[Any, Any], vendor: str) -> Callable[[Any], Any] | Non
 
 
 def _uuid_text(value: UUID | str) -> str:
-    return _hex(value if isinstance(value, UUID) else UUID(value))
+    return _hex(value if isinstance(value, UUID) else _uuid(value))
 
 
 @lru_cache(maxsize=4096)
@@ -120,7 +125,7 @@ def _type(field: Field[Any, Any]) -> str:
 def membership(model: type[Model], column: str, vendor: str) -> tuple[str, Callable[[Iterable[Any]], Any]]:
     """The condition, and how the values are written."""
     (field,) = fields_of(model, (column,))
-    of_ids = isinstance(field.target_field if isinstance(field, ForeignKey) else field, UUIDField)
+    of_ids = isinstance(_target(field), UUIDField)
     if vendor == "sqlite":
         ready = _uuid_text if of_ids else lambda value: field.get_db_prep_value(value, connection)
         return (
@@ -140,7 +145,7 @@ def membership(model: type[Model], column: str, vendor: str) -> tuple[str, Calla
 
 
 def _canonical(value: UUID | str) -> str:
-    return ids.text(value if isinstance(value, UUID) else UUID(value))
+    return ids.text(value if isinstance(value, UUID) else _uuid(value))
 
 
 @lru_cache(maxsize=64)
@@ -161,7 +166,7 @@ def columns_of(
 
 def _reader(field: Field[Any, Any], table: str, vendor: str) -> Callable[[Any], Any] | None:
     """How a value of the column is read, None where as it comes: Django's own way, without its layers."""
-    target = field.target_field if isinstance(field, ForeignKey) else field
+    target = _target(field)
     if vendor == "sqlite" and isinstance(target, UUIDField):
         return lambda value: None if value is None else _uuid(value)
     if vendor == "sqlite" and isinstance(target, DateTimeField):

@@ -20,6 +20,7 @@ MAX_PAYLOAD = 16_384
 # Few short values cannot reach the limit, and that is what nearly every event is.
 _FEW = 16
 _SHORT = 128
+_NUMBERS = (int, bool)
 
 
 class DuplicateEvent(Conflict):
@@ -73,13 +74,13 @@ class NewEvent:
 
 def _all_short(payload: Mapping[Any, Any]) -> bool:
     for key, value in payload.items():
-        for text in (key, value):
-            if type(text) is str:
-                if len(text) > _SHORT or not text.isascii():
-                    return False
-            elif text is key or not (text is None or type(text) in (int, bool)):
-                return False
+        if not _short(key) or not (value is None or type(value) in _NUMBERS or _short(value)):
+            return False
     return True
+
+
+def _short(value: Any) -> bool:
+    return type(value) is str and len(value) <= _SHORT and value.isascii()
 
 
 class Stream:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -31,6 +31,7 @@ from apps.core.errors import InvalidInput, NotFound
 from apps.dispatch import cancellations
 from apps.dispatch import queries as dispatch
 from apps.dispatch.services import escaped, stop_decision
+from apps.projects.policy import Grant
 from apps.runs import queries, services
 from apps.runs.api.serializers import (
     AttemptListSerializer,
@@ -56,6 +57,7 @@ from apps.runs.models import ACTIVE_ATTEMPT, Run
 from apps.runs.queries import RunFilter
 from apps.runs.services import Alone, Skipped, Started, holds
 from apps.tasks import queries as tasks
+from apps.tasks.models import Task
 from apps.triggers.queries import complete_open
 
 SPAN = [
@@ -123,17 +125,7 @@ class StartRun(ProjectEndpoint):
     def post(self, request: Request, p: str, t: str) -> Response:
         values = read_body(StartSerializer, request.data)
         task = tasks.find(self.project_id, t)
-        result = services.start_run(
-            self.grant,
-            task.pk,
-            trigger_type="api",
-            input=values.get("input"),
-            args=values.get("args", ()),
-            priority=values.get("priority"),
-            idempotency_key=_key(request),
-            alone=_alone(self.credential, "run.start"),
-        )
-        return _started(result)
+        return _start(self.grant, task, values, request, _alone(self.credential, "run.start"))
 
 
 class BreakGlass(ProjectEndpoint):
@@ -157,17 +149,7 @@ class BreakGlass(ProjectEndpoint):
         task = tasks.find(self.project_id, t)
         if not task.requires_approval:
             raise InvalidInput("The task needs no approval; start it as usual.")
-        result = services.start_run(
-            self.grant,
-            task.pk,
-            trigger_type="api",
-            input=values.get("input"),
-            args=values.get("args", ()),
-            priority=values.get("priority"),
-            idempotency_key=_key(request),
-            alone=alone,
-        )
-        return _started(result)
+        return _start(self.grant, task, values, request, alone)
 
 
 class OneRun(RunEndpoint):
@@ -338,6 +320,22 @@ def show(runs: Sequence[Run]) -> list[dict[str, Any]]:
     attempts = queries.latest_attempts([run.pk for run in runs])
     waiting, again = dispatch.waiting_for(runs), queries.next_attempts(runs)
     return [represent(run, attempts, waiting.get(run.pk), again.get(run.pk)) for run in runs]
+
+
+def _start(
+    grant: Grant, task: Task, values: Mapping[str, Any], request: Request, alone: Alone | None
+) -> Response:
+    result = services.start_run(
+        grant,
+        task.pk,
+        trigger_type="api",
+        input=values.get("input"),
+        args=values.get("args", ()),
+        priority=values.get("priority"),
+        idempotency_key=_key(request),
+        alone=alone,
+    )
+    return _started(result)
 
 
 def _started(result: Started | Skipped) -> Response:
