@@ -1,4 +1,4 @@
-"""A provider that signs people in, and two of them."""
+"""Providers that sign people in, people who invite, and a door that remembers no stranger."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from apps.access.models import User
 from apps.access.oidc import metadata
+from apps.panel.views import coming_in
 from tests.access.provider import Hostile, running
 from tests.access.single_sign_on import BASE, provider, switched_on
+from tests.people import account, member
 
 
 @pytest.fixture
@@ -28,3 +31,20 @@ def partner(there: Hostile, settings: Any) -> Iterator[Hostile]:
     with running() as found:
         settings.SINGLE_SIGN_ON = switched_on(provider(there), provider(found, "partner"))
         yield found
+
+
+@pytest.fixture
+def patience() -> None:
+    """Nobody has tried a link yet."""
+    coming_in._wrong.clear()
+    coming_in._tried.clear()
+
+
+@pytest.fixture
+def root() -> User:
+    return account("root", administrator=True)
+
+
+@pytest.fixture
+def boss() -> User:
+    return member("owner", "boss")

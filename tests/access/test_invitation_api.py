@@ -9,7 +9,6 @@ import pytest
 
 from apps.access.models import User
 from apps.identity.services import set_subject_status
-from apps.panel.views import coming_in
 from apps.projects.services import set_project_status
 from tests.access.test_invitations import code, come_in, into
 from tests.people import (
@@ -26,23 +25,7 @@ from tests.people import (
     signed_in,
 )
 
-pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture(autouse=True)
-def _patience() -> None:
-    coming_in._wrong.clear()
-    coming_in._tried.clear()
-
-
-@pytest.fixture
-def root() -> User:
-    return account("root", administrator=True)
-
-
-@pytest.fixture
-def boss() -> User:
-    return member("owner", "boss")
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("patience")]
 
 
 def test_administrators_make_list_and_revoke_over_the_api(root: User, boss: User) -> None:

@@ -18,7 +18,6 @@ from apps.audit.models import AuditEntry
 from apps.core import clock
 from apps.core.errors import Forbidden, InvalidInput
 from apps.identity.services import set_subject_status
-from apps.panel.views import coming_in
 from apps.projects.errors import OwnersOnly
 from apps.projects.models import ProjectRoleBinding
 from apps.projects.queries import roles_of
@@ -36,24 +35,8 @@ from tests.people import (
     subject,
 )
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("patience")]
 PAGE = "/invitation/"
-
-
-@pytest.fixture(autouse=True)
-def _patience() -> None:
-    coming_in._wrong.clear()
-    coming_in._tried.clear()
-
-
-@pytest.fixture
-def root() -> User:
-    return account("root", administrator=True)
-
-
-@pytest.fixture
-def boss() -> User:
-    return member("owner", "boss")
 
 
 def link(inviter: User, **options: Any) -> str:

@@ -11,7 +11,6 @@ from apps.access.models import Invitation, User
 from apps.access.services import invite
 from apps.audit.models import AuditEntry
 from apps.identity.queries import bindings_of
-from apps.panel.views import coming_in
 from apps.projects.models import ProjectRoleBinding
 from apps.projects.queries import roles_of
 from tests.access.provider import Hostile
@@ -20,13 +19,7 @@ from tests.access.test_invitations import code, roles
 from tests.access.test_sign_in_races import at_once
 from tests.people import account, give, grant, member, subject
 
-pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture(autouse=True)
-def _patience() -> None:
-    coming_in._wrong.clear()
-    coming_in._tried.clear()
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("patience")]
 
 
 @pytest.fixture
