@@ -182,7 +182,7 @@ def secret_key(home: Path) -> str:
 def _database(url: str, home: Path) -> dict[str, Any]:
     if not url:
         return {
-            "ENGINE": "django.db.backends.sqlite3",
+            "ENGINE": "qinglong.sqlite",
             "NAME": str(home / "db.sqlite3"),
             # Opening the file and setting it up costs more than most requests' queries.
             "CONN_MAX_AGE": None,

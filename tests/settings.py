@@ -12,7 +12,7 @@ os.environ.setdefault("QINGLONG_TIME_ZONE", "UTC")
 from qinglong.settings import *  # noqa: F403
 from qinglong.settings import DATABASES, HOME
 
-if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
+if DATABASES["default"]["ENGINE"].endswith("sqlite"):
     # A file, so that races are tested with real connections.
     DATABASES["default"]["TEST"] = {"NAME": str(Path(HOME) / "test.sqlite3")}
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
