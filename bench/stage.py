@@ -58,9 +58,9 @@ class Stage:
         )
         return done.stdout
 
-    def spawn(self, name: str, *args: str) -> subprocess.Popen[bytes]:
+    def spawn(self, name: str, *args: str, stdout: int | None = None) -> subprocess.Popen[bytes]:
         """Starts a function of this package inside Django."""
-        return subprocess.Popen(self._command(name, *args), env=self.env(), cwd=ROOT)
+        return subprocess.Popen(self._command(name, *args), env=self.env(), cwd=ROOT, stdout=stdout)
 
     def script(self, name: str, *args: str) -> str:
         """Runs a function of this package inside Django and returns what it printed."""
