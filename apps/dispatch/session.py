@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -15,6 +16,7 @@ from django_q.conf import Conf
 from apps.core import db, node
 from apps.core.node import NoFreeSlot
 from apps.dispatch import drain
+from apps.dispatch.launcher import tree
 from apps.dispatch.loop import IDLE_S, MAX_AGE_S, Loop
 from apps.dispatch.services import workers
 from apps.dispatch.source import RunSource
@@ -66,6 +68,9 @@ def _run(
         places=places,
     )
     process.protect()
+    tree.become_batch()
+    # What is loaded stays; a full look at it would hold up the news of all scripts for a tenth of a second.
+    gc.freeze()
     with _drained_by_signal(loop) as signals:
         reason = loop.run()
     logger.info("session ended: %s", reason)

@@ -325,8 +325,8 @@ class RunSource:
         item.handle = shim.handle
         self._carried[claimed.attempt.id] = item
         self._watch(item, shim)
-        if shim.again(ready.spec):
-            self._go(item)
+        if shim.again(ready.spec, go=True):
+            item.phase = "going"
         else:
             item.unstarted = True
 

@@ -56,9 +56,6 @@ def test_command_ends_with_its_code_and_facts(kit: Kit) -> None:
     assert live.truncation() is False
     assert live.fact("log.json") is None
     assert live.fact("stop.json") is None
-    started = live.wait("started")
-    assert started.pid > 1
-    assert started.started_at_ms == receipt.started_at_ms
     live.wait("ended")
 
 
@@ -109,7 +106,7 @@ def test_what_cannot_start_says_so(kit: Kit, body: CommandBody | ScriptBody, cod
     live = kit.run(body)
     assert live.receipt().exit_code == code
     assert line in live.log
-    assert live.wait("started").pid == 0
+    live.wait("ended")
 
 
 def test_working_folder(kit: Kit) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
+from apps.dispatch.launcher.control import SPEC_BYTES_MAX
+from apps.dispatch.launcher.spec import CommandBody
 from apps.dispatch.launching import Planner, attempt_folder
 from apps.dispatch.source import RunSource
 from apps.runs import services
@@ -207,3 +211,42 @@ def test_a_run_that_cannot_be_readied_costs_nobody_else(home: Home) -> None:
         home.session(slots=1)
     assert [runs.fresh(run).status for run in runs_] == ["succeeded", "succeeded", "failed", "succeeded"]
     assert not Path(attempt_folder(runs.attempt_of(runs_[2]))).exists()
+
+
+def test_a_specification_with_go_in_front_starts_without_a_word(kit: Kit) -> None:
+    first = kit.launch("exit 0")
+    assert ended(first)
+    spec = kit.spec("echo at once; exit 5")
+    assert first.shim.again(spec.encode(), go=True)
+    second = Live(kit, spec, first.shim)
+    assert second.wait("ended").warm
+    assert [message.state for message in second.messages] == ["ended"]
+    assert (second.receipt().exit_code, second.log) == (5, b"at once\n")
+
+
+@pytest.mark.parametrize("size", [SPEC_BYTES_MAX, SPEC_BYTES_MAX + 1])
+def test_the_largest_specification_fits_with_go_in_front(kit: Kit, size: int) -> None:
+    first = kit.launch("exit 0")
+    assert ended(first)
+    empty = kit.spec("exit 0", env={"FILL": ""})
+    spec = replace(empty, env={"FILL": "x" * (size - len(empty.encode()))})
+    assert first.shim.again(spec.encode(), go=True) is (size <= SPEC_BYTES_MAX)
+
+
+def test_a_script_that_leaves_somebody_is_told_of_before_that_one_is_ended(kit: Kit) -> None:
+    live = kit.launch("sleep 300 &").go()
+    assert live.wait("started").pid > 1
+    assert [message.state for message in live.messages] == ["ready", "started"]
+    live.wait("ended")
+
+
+def test_a_shim_gives_way_and_its_script_does_not(kit: Kit) -> None:
+    if os.sched_getscheduler(0) != os.SCHED_OTHER:
+        pytest.skip("these tests run with a priority of their own")
+    script = "import os, time; print(os.sched_getscheduler(0), flush=True); time.sleep(300)"
+    live = kit.launch(CommandBody((sys.executable, "-c", script))).go()
+    shim, body = live.wait("ready").pid, live.wait("started").pid
+    assert os.sched_getscheduler(shim) == os.SCHED_BATCH
+    until(lambda: live.log, "the first line")
+    assert live.log == f"{os.SCHED_OTHER}\n".encode()
+    assert os.sched_getscheduler(body) == os.SCHED_OTHER

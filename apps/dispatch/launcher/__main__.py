@@ -134,6 +134,7 @@ def _become_shim(control: int, memory: int | None, boot: str, empty_input: str) 
         loop = Loop(channel)
         set_mask(SET, ())
         tree.become_subreaper()
+        tree.become_batch()
         shim.serve(channel, loop, memory, boot, empty_input)
     except BaseException:
         os._exit(1)
@@ -226,6 +227,7 @@ def main(arguments: list[str]) -> None:
         _fail("usage: --node-dir DIR [--detach]", 2)
     node = os.path.abspath(arguments[1])
     ready = _detach() if detach else -1
+    tree.become_ordinary()  # a session may have started it
     with suppress(OSError):  # it leads a session already when it was exec'd by its supervisor
         os.setsid()
     # Whatever the starter left open, a database connection perhaps, must not live on in here.

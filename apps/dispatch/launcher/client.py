@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from apps.dispatch.launcher.control import SPEC_BYTES_MAX, receive_all
+from apps.dispatch.launcher.control import GO, SPEC_BYTES_MAX, receive_all
 from apps.dispatch.launcher.spec import LaunchSpec
 from apps.dispatch.launcher.tree import boot_id, read_stat
 
@@ -138,16 +138,19 @@ class Shim:
 
     def go(self) -> bool:
         """Let it start. False: the shim is gone, and nothing was started."""
-        return self._send(b"go")
+        return self._send(GO)
 
     def stop(self, cause: str = "") -> bool:
         """Ask for a stop of the whole tree; `cause` "deadline" is noted as such. False: the shim is gone."""
         return self._send(f"stop:{cause}".encode() if cause else b"stop")
 
-    def again(self, data: bytes) -> bool:
-        """Hand a warm shim another specification. False: it is gone, or the specification is too long."""
+    def again(self, data: bytes, *, go: bool = False) -> bool:
+        """Hand a warm shim another specification, and let it start at once where `go` is set.
+
+        False: it is gone, or the specification is too long, and nothing was started.
+        """
         self.used = True
-        return _send_spec(self.socket, data)
+        return _send_spec(self.socket, data, GO if go else b"")
 
     def close(self) -> None:
         """Let go of it. Before `go` the shim takes everything back, after it the shim carries on."""
@@ -302,12 +305,12 @@ class Launcher:
         return ended.stderr.decode("utf-8", "replace").strip()[-300:] or f"exit code {ended.returncode}"
 
 
-def _send_spec(control: socket.socket, data: bytes) -> bool:
+def _send_spec(control: socket.socket, data: bytes, before: bytes = b"") -> bool:
     """False when it is too long for a datagram, here or by the machine's settings."""
     if len(data) > SPEC_BYTES_MAX:
         return False
     try:
-        return control.send(data, socket.MSG_DONTWAIT) == len(data)
+        return control.send(before + data, socket.MSG_DONTWAIT) == len(before) + len(data)
     except OSError:
         return False
 

@@ -123,6 +123,7 @@ class Confinement:
         code = programs.NOT_EXECUTABLE
         try:
             os.setpgid(0, 0)
+            tree.become_ordinary()
             for number in (*programs.IGNORED, SIGCHLD, SIGINT, SIGTERM):
                 set_handler(number, DEFAULT)
             null = os.open(os.devnull, os.O_RDONLY)

@@ -1,6 +1,7 @@
 """The control socket between a session and a shim: small datagrams, nobody ever waits for the other.
 
-The first one to the shim is its specification, up to SPEC_BYTES_MAX; a longer one comes in a memory file.
+The first one to the shim is its specification, up to SPEC_BYTES_MAX; a longer one comes in a memory file. A warm
+shim can be given its next one with `go` in front, where nothing of it is left to be stored.
 To the shim: `go`, `stop`, `stop:deadline`. From it, words with a space between, the last one to the end:
 `ready <pid> <start ticks> <boot id>`, `failed <code> <detail>`, `started <pid> <epoch ms>`, `ended`, or
 `ended warm` from a shim that waits for another specification (shim.py).
@@ -11,6 +12,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
+GO = b"go"
 MESSAGE_BYTES_MAX = 4096
 SPEC_BYTES_MAX = 65_536
 
@@ -63,9 +65,9 @@ class Channel:
         return os.read(self.descriptor, SPEC_BYTES_MAX)
 
     def take_next_spec(self) -> bytes | None:
-        """Another specification, where one waits. Closes itself when the session is gone."""
+        """Another specification, where one waits, with `go` in front or not. Closes itself when the session is gone."""
         try:
-            data = os.read(self.descriptor, SPEC_BYTES_MAX)
+            data = os.read(self.descriptor, len(GO) + SPEC_BYTES_MAX)
         except BlockingIOError:
             return None
         except OSError:
@@ -73,7 +75,7 @@ class Channel:
         if not data:
             self.close()
         # A stop may come late, for the run that has just ended: it is nobody's.
-        return data if data.startswith(b"{") else None
+        return data if data.startswith((b"{", GO + b"{")) else None
 
     def receive(self) -> list[bytes]:
         """Messages that wait. Closes itself at the end of file and at any lasting error."""

@@ -74,9 +74,8 @@ class Spare:
             found = os.lstat(path)
             if found.st_mode != stat.S_IFDIR | 0o700 or found.st_uid != uid:
                 return False
-            with os.scandir(path) as entries:
-                if next(entries, None) is not None:
-                    return False
+            if os.listdir(path):
+                return False
             kept = f"{place}/.spare-{os.getpid()}"
             os.rename(path, kept)
         except OSError:
@@ -150,10 +149,14 @@ class AttemptFolder:
         nothing of it has run.
         """
         try:
-            make_attempt_folder(self.path, passable=self._owner is not None)
-        except FileExistsError:
+            self._open()  # a session makes it for a warm shim
             self.found = True
-        self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            try:
+                make_attempt_folder(self.path, passable=self._owner is not None)
+            except FileExistsError:
+                self.found = True
+            self._open()
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -162,7 +165,7 @@ class AttemptFolder:
         if stat.S_IMODE(os.fstat(self._descriptor).st_mode) != PREPARED:
             self._release()
             raise PrepareError("attempt_started", "this attempt was started before")
-        if self.found:
+        if self.found and os.listdir(self._descriptor):
             self._clear()
         if self._input is not None:
             create_file(f"{self.path}/{INPUT}", to_bytes(self._input))
@@ -180,6 +183,9 @@ class AttemptFolder:
             SPARE.make(self.files, os.geteuid())
         else:
             self._give(self._owner)
+
+    def _open(self) -> None:
+        self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
     def _give(self, owner: RunAs) -> None:
         """Hand over what is the script's; the folder and all facts in it stay ours."""

@@ -7,7 +7,7 @@ import select
 import time
 from contextlib import suppress
 
-from apps.dispatch.launcher.control import Channel
+from apps.dispatch.launcher.control import GO, Channel
 from apps.dispatch.launcher.output import Pump
 from apps.dispatch.launcher.signals import IGNORE, SIGCHLD, SIGINT, SIGTERM, set_handler, set_wakeup
 
@@ -68,7 +68,8 @@ class Loop:
                 if descriptor == self._wake_read:
                     os.read(self._wake_read, 65_536)
                 elif (spec := self._channel.take_next_spec()) is not None:
-                    return spec
+                    self.go = spec.startswith(GO)
+                    return spec.removeprefix(GO)
         return None
 
     def expect(self, pid: int) -> int:
@@ -106,7 +107,7 @@ class Loop:
         # Unregistered before it closes: the number may belong to another file a moment later.
         descriptor = self._channel.descriptor
         for message in self._channel.receive():
-            if message == b"go":
+            if message == GO:
                 self.go = True
             elif message == b"stop" or message.startswith(b"stop:"):
                 self._stop("deadline" if message == b"stop:deadline" else "stop")

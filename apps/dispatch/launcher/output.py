@@ -171,10 +171,7 @@ class Pump:
         self._sink = sink
         self.read_end, self.write_end = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.read_end, False)
-        try:
-            self._capacity = fcntl.fcntl(self.write_end, fcntl.F_SETPIPE_SZ, READ_BYTES)
-        except OSError:  # the user's share of pipe memory may be used up; the default size works too
-            self._capacity = fcntl.fcntl(self.write_end, fcntl.F_GETPIPE_SZ)
+        self._capacity = 0
         self._buffer = _buffer()
 
     def copy(self, limit: int = READ_BYTES * READS_PER_TURN) -> None:
@@ -186,6 +183,8 @@ class Pump:
                 return
             if count == 0:
                 return
+            if not self._capacity:
+                self._widen()
             self._sink.feed(self._buffer[:count])
             limit -= count
 
@@ -196,4 +195,11 @@ class Pump:
 
     def drain(self) -> None:
         """Copy what a process that has just ended can have left: never more than the pipe holds."""
-        self.copy(self._capacity)
+        self.copy(self._capacity or READ_BYTES)
+
+    def _widen(self) -> None:
+        """Only for a script that says something; those that are silent are many."""
+        try:
+            self._capacity = fcntl.fcntl(self.write_end, fcntl.F_SETPIPE_SZ, READ_BYTES)
+        except OSError:  # the user's share of pipe memory may be used up; the default size works too
+            self._capacity = fcntl.fcntl(self.write_end, fcntl.F_GETPIPE_SZ)

@@ -28,6 +28,8 @@ IGNORED = (
     signal.SIGPIPE,
     signal.SIGXFSZ,
 )
+# A shim waits for its turn (tree.py), what it starts does not.
+_ORDINARY = {"scheduler": (os.SCHED_OTHER, os.sched_param(0))}
 # Reset in a script: all of them, for the C library asks the kernel about each one that is not named.
 _RESET = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
@@ -104,6 +106,7 @@ def start(
                 setpgroup=0,
                 setsigmask=(),
                 setsigdef=_RESET,
+                **({} if os.sched_getscheduler(0) != os.SCHED_BATCH else _ORDINARY),  # type: ignore[arg-type]
             )
         except OSError as error:
             # Text without a `#!` line is given to the shell, as every shell does it.

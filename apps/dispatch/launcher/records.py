@@ -46,12 +46,6 @@ def _with_slots(plain: type) -> type:
         if default is not _MISSING:
             defaults[name] = default
 
-    def initialise(self: object, *args: object, **given: object) -> None:
-        for name, value in zip(names, args, strict=False):
-            setattr(self, name, value)
-        for name in names[len(args) :]:
-            setattr(self, name, given[name] if name in given else defaults[name])
-
     def values(self: object) -> tuple[object, ...]:
         return tuple([getattr(self, name) for name in names])
 
@@ -59,6 +53,21 @@ def _with_slots(plain: type) -> type:
         return type(self) is type(other) and values(self) == values(other)
 
     members.update(
-        __slots__=names, __init__=initialise, __eq__=equal, __hash__=lambda self: hash(values(self))
+        __slots__=names,
+        __init__=_initialiser(names, defaults),
+        __eq__=equal,
+        __hash__=lambda self: hash(values(self)),
     )
     return type(plain.__name__, plain.__bases__, members)
+
+
+def _initialiser(names: tuple[str, ...], defaults: dict[str, object]) -> Callable[..., None]:
+    """Written out, as the real module does it: ten of these are made for each script."""
+    heads = [f"{name}=defaults[{name!r}]" if name in defaults else name for name in names]
+    # What comes after a default is given by name only.
+    first = next((number for number, name in enumerate(names) if name in defaults), len(names))
+    heads[first:first] = ["*"] if any(name not in defaults for name in names[first:]) else []
+    lines = [f"self.{name} = {name}" for name in names]
+    made: dict[str, Callable[..., None]] = {}
+    exec(f"def initialise(self, {', '.join(heads)}): {'; '.join(lines)}", {"defaults": defaults}, made)  # noqa: S102
+    return made["initialise"]

@@ -51,6 +51,8 @@ RECEIPT_PAUSE_S = 1.0
 STOPPED_BEFORE_BODY = 128 + 15
 NEVER_REAPED = 128 + 9
 BROKEN = 255
+# A script that ends sooner is told of once, with its end: half the messages of a storm of small runs.
+TELL_S = 0.002
 # Only what cost little stays warm: a shim that has seen much has grown, and a long run gains nothing.
 WARM_RUN_S = 10.0
 WARM_BYTES = 65_536
@@ -111,16 +113,17 @@ def _prepare(
         folder.prepare(spec)
         sink = LogSink(spec)
         undo.append(sink.discard)
+        make_working_folder(spec)
         reservation = ReceiptStore(spec.receipts_root).reserve(spec.attempt_id)
         undo.append(reservation.discard)
         pid = os.getpid()
         note = _Journal(reservation, spec, pid, _start_ticks(pid), boot)
-        note(ACCEPTED)
-        make_working_folder(spec)
-        loop.turn(0)
+        if not loop.go:
+            note(ACCEPTED)
+            loop.turn(0)
         if (
             not loop.go
-        ):  # a session that has seen this shim before may send both at once, and waits for no answer
+        ):  # where it came with the specification, or right behind it, nobody waits for an answer
             told = channel.send("ready", pid, note.start_ticks, boot)
         while channel.open and not loop.go and loop.stop_cause is None:
             loop.turn()
@@ -214,6 +217,7 @@ class Run:
         self._collected = False
         self._body_pid = 0
         self._announced = False
+        self._untold: int | None = None
         self._started_at_ms = wall_ms()
         self._deadline_s = self._deadline()
         loop.watch(self._pump)
@@ -340,19 +344,27 @@ class Run:
         return self._wait(self._body_pid)
 
     def _announce(self, pid: int) -> None:
-        """Tell the session once that something was started; pid 0 when there was nothing to start."""
+        """Note once that something was started; the session hears of it unless it ends at once."""
         if not self._announced:
             self._announced = True
+            self._untold = pid
             with suppress(OSError):
                 self._note(STARTED)
-            self._channel.send("started", pid, self._started_at_ms)
+
+    def _tell(self) -> None:
+        if self._untold is not None:
+            self._channel.send("started", self._untold, self._started_at_ms)
+            self._untold = None
 
     def _wait(self, pid: int) -> int | None:
         """Exit code of a child, its last output copied; None when a stop or the deadline came first."""
+        tell_at = boot_s() + TELL_S
         while pid not in self._loop.statuses:
             if self._interrupted():
                 return None
-            self._loop.turn(self._deadline_s)
+            if self._untold is not None and boot_s() >= tell_at:
+                self._tell()
+            self._loop.turn(tell_at if self._untold is not None else self._deadline_s)
         self._pump.drain()
         return programs.exit_code(self._loop.statuses[pid])
 
@@ -377,6 +389,7 @@ class Run:
                 return None
             self._cause = "leftover"
             self._cause_at_ms = wall_ms()
+        self._tell()
         grace_ms = self._spec.grace_ms
         if self._cause == "leftover":
             grace_ms = min(grace_ms, LEFTOVER_GRACE_MS)
@@ -423,6 +436,7 @@ class Run:
         if not self._folder.left_files():
             return fact
         self._collected = True
+        self._tell()
         try:
             # Loaded by the few that need it; their shims end with their run.
             from apps.dispatch.launcher.collecting import collect, lines

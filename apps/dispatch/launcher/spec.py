@@ -294,11 +294,23 @@ def _path(where: str, value: object) -> str:
 def _environment(value: object) -> dict[str, str]:
     if not isinstance(value, dict):
         raise SpecError("env is not an object")
+    if _is_plain(value):
+        return value
     for name, content in value.items():
         if not _text("a name in env", name) or "=" in name:
             raise SpecError("env has an impossible name")
         _text("a value in env", content)
     return value
+
+
+def _is_plain(env: dict[str, object]) -> bool:
+    """Whether nothing in there needs a closer look, as with nearly all."""
+    names = "".join(env)
+    try:
+        text = names + "".join(env.values())  # type: ignore[arg-type]
+    except TypeError:
+        return False
+    return text.isascii() and "\0" not in text and "=" not in names and "" not in env
 
 
 def _log(value: object) -> LogSpec:

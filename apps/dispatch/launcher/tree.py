@@ -154,6 +154,24 @@ def become_undumpable() -> None:
         _prctl(_PR_SET_DUMPABLE, 0)
 
 
+def become_batch() -> None:
+    """Wait for a processor's turn instead of taking it from whoever is at work, best effort.
+
+    Shims and sessions wake each other many times a second. Each time one pushed the other aside in the middle of its
+    work, a storm of small runs had both refill the processor's caches. Who was given another policy keeps it.
+    """
+    with suppress(OSError):
+        if os.sched_getscheduler(0) == os.SCHED_OTHER:
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+def become_ordinary() -> None:
+    """The opposite, for what is started by who waits."""
+    with suppress(OSError):
+        if os.sched_getscheduler(0) == os.SCHED_BATCH:
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
 _PRCTL = ctypes.CDLL(None, use_errno=True).prctl
 _PRCTL.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
 _PR_SET_DUMPABLE = 4
