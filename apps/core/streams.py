@@ -74,13 +74,15 @@ class NewEvent:
 
 def _all_short(payload: Mapping[Any, Any]) -> bool:
     for key, value in payload.items():
-        if not _short(key) or not (value is None or type(value) in _NUMBERS or _short(value)):
+        if type(key) is not str or len(key) > _SHORT or not key.isascii():
+            return False
+        kind = type(value)
+        if kind is str:
+            if len(value) > _SHORT or not value.isascii():
+                return False
+        elif value is not None and kind not in _NUMBERS:
             return False
     return True
-
-
-def _short(value: Any) -> bool:
-    return type(value) is str and len(value) <= _SHORT and value.isascii()
 
 
 class Stream:

@@ -11,7 +11,7 @@ from django.conf import settings
 from django.db import DatabaseError, InterfaceError, OperationalError
 
 from apps.artifacts.facts import ArtifactFileError
-from apps.core import clock, node
+from apps.core import clock, ids, node
 from apps.core.errors import Busy
 from apps.dispatch import candidates, journal, launching, queries, recovery
 from apps.dispatch import carried as carrying
@@ -216,7 +216,7 @@ class RunSource:
 
     def _ended(self, item: Carried, news: News) -> None:
         try:
-            receipt = self._receipts.read(str(item.lease.attempt_id))
+            receipt = self._receipts.read(ids.text(item.lease.attempt_id))
         except (ReceiptInvalid, PermissionError):
             self._quarantine(item.lease.attempt_id)
             receipt = None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from apps.core import clock
+from apps.core import clock, ids
 from apps.core.streams import Actor, NewEvent
 from apps.runs.errors import InvalidMetadata, InvalidTimestamp, InvalidTransition, RunNotFound
 from apps.runs.models import CANCEL_REASONS, ENDED, Run, RunAttempt
@@ -158,7 +158,7 @@ class Change:
         _check_start(attempt, to, at, deadline_at, callback_token_hash)
         _check_end(attempt, to, callback_sequence, exit_code)
         told: dict[str, Any] = {
-            "attempt_id": str(attempt.id),
+            "attempt_id": ids.text(attempt.id),
             "attempt": attempt.attempt,
             "from_status": attempt.status,
             "to_status": to,
@@ -217,7 +217,7 @@ class Change:
         self.tell(
             "attempt.secrets_printed",
             actor,
-            {"attempt_id": str(attempt.id), "attempt": attempt.attempt, "secrets": list(names)[:64]},
+            {"attempt_id": ids.text(attempt.id), "attempt": attempt.attempt, "secrets": list(names)[:64]},
             f"secrets-printed:{attempt.id}",
         )
 

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from apps.dispatch.launcher.control import GO, SPEC_BYTES_MAX, receive_all
@@ -43,11 +44,7 @@ class Handle:
 
     def encode(self) -> str:
         """JSON of at most 2,048 bytes."""
-        return json.dumps(
-            {"boot_id": self.boot_id, "pid": self.pid, "start_ticks": self.start_ticks},
-            separators=(",", ":"),
-            sort_keys=True,
-        )
+        return _encode(self)
 
     @classmethod
     def decode(cls, text: str) -> Handle:
@@ -74,6 +71,16 @@ class Handle:
             and isinstance(self.boot_id, str)
             and 1 <= len(self.boot_id) <= 64
         )
+
+
+@lru_cache(maxsize=256)
+def _encode(handle: Handle) -> str:
+    """Kept: a warm shim has one handle for all its runs."""
+    return json.dumps(
+        {"boot_id": handle.boot_id, "pid": handle.pid, "start_ticks": handle.start_ticks},
+        separators=(",", ":"),
+        sort_keys=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)

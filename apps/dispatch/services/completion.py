@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from apps.artifacts.collected import Kept
-from apps.core import canonical, clock
+from apps.core import canonical, clock, ids
 from apps.core.streams import Actor
 from apps.dispatch.errors import CompletionSequence, CompletionState, CompletionUnauthorized
 from apps.dispatch.receipts import Receipt
@@ -63,7 +63,8 @@ def outcome(run: Run, exit_code: int) -> tuple[str, Failure | None]:
 
 def authorise(run: Run, attempt: RunAttempt, receipt: Receipt) -> None:
     """Raises unless the receipt is this attempt's own word."""
-    if str(run.id) != receipt.run_id or str(attempt.id) != receipt.attempt_id or attempt.run_id != run.id:
+    named = (ids.text(run.id), ids.text(attempt.id))
+    if named != (receipt.run_id, receipt.attempt_id) or attempt.run_id != run.id:
         raise RunNotFound
     stored = attempt.callback_token_hash or ""
     if (

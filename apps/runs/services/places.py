@@ -75,7 +75,8 @@ def hand_on(task_ids: Iterable[UUID]) -> bool:
 
     One read where nobody waits. Tells whether a run got a place.
     """
-    waiting = _waiting(task_ids)
+    with bulk.together():
+        waiting = _waiting(task_ids)
     return bool(waiting) and _give(waiting) > 0
 
 
