@@ -23,6 +23,7 @@ from apps.dispatch.source import RunSource
 from apps.dispatch.supervisor import process
 
 CLUSTER = "runs"
+YOUNG = 10_000  # objects between two looks for garbage: some passes' worth
 
 logger = logging.getLogger("qinglong.dispatch")
 
@@ -71,6 +72,7 @@ def _run(
     tree.become_batch()
     # What is loaded stays; a full look at it would hold up the news of all scripts for a tenth of a second.
     gc.freeze()
+    gc.set_threshold(YOUNG)
     with _drained_by_signal(loop) as signals:
         reason = loop.run()
     logger.info("session ended: %s", reason)
