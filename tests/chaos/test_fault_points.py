@@ -78,7 +78,8 @@ class Node:
             "job",
             concurrency="parallel",
             max_parallel=64,
-            shell=f'echo "$QINGLONG_RUN_ID" | tee -a {home.path}/ran',
+            # It takes its time, so that its start is told of apart from its end.
+            shell=f'sleep 0.05; echo "$QINGLONG_RUN_ID" | tee -a {home.path}/ran',
         )
         program = ROOT / "tests" / "chaos" / "faulty_launcher.py"
         command = [sys.executable, "-I", "-S", str(program), "--node-dir", str(home.node), "--detach"]
