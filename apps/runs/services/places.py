@@ -75,8 +75,7 @@ def hand_on(task_ids: Iterable[UUID]) -> bool:
 
     One read where nobody waits. Tells whether a run got a place.
     """
-    with bulk.together():
-        waiting = _waiting(task_ids)
+    waiting = _waiting(task_ids)
     return bool(waiting) and _give(waiting) > 0
 
 
