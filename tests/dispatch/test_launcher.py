@@ -67,7 +67,8 @@ control.Channel.send = lambda channel, *words: told.append(words[0])
 if sys.orig_argv[-1] == "disk":
     rehearsal._MEMORY = "/nowhere"
 rehearsal.rehearse(home)
-assert told == ["ended"] * rehearsal.ROUNDS, told
+# On a slow machine a program that does nothing may still be there when its start is to be told.
+assert [word for word in told if word != "started"] == ["ended"] * rehearsal.ROUNDS, told
 assert os.listdir(home) == []
 """
 

@@ -220,7 +220,7 @@ def test_a_specification_with_go_in_front_starts_without_a_word(kit: Kit) -> Non
     assert first.shim.again(spec.encode(), go=True)
     second = Live(kit, spec, first.shim)
     assert second.wait("ended").warm
-    assert [message.state for message in second.messages] == ["ended"]
+    assert "ready" not in [message.state for message in second.messages]
     assert (second.receipt().exit_code, second.log) == (5, b"at once\n")
 
 
