@@ -39,6 +39,7 @@ logger = logging.getLogger("qinglong.dispatch")
 
 RECONCILE_S = 60.0
 LAUNCHER_PAUSE_S = 5.0
+RESOLVE_S = 0.5
 # A process that is killed lets go of its socket before it lets go of its lock.
 DYING_S = 0.2
 BROKEN = "DISPATCH_BROKEN"
@@ -63,6 +64,7 @@ class RunSource:
         self._reconcile_at = 0.0
         self._scanned: receipts.Position | None = None
         self._paused_until = 0.0
+        self._stored_at = 0.0
         self._behind = Waiting()
         self._promised: set[client.Shim] = set()
         self._needs = candidates.Needs(settings.NODE_LABELS)
@@ -136,8 +138,9 @@ class RunSource:
         self._start_alone()
         self._keep_remains()
         news = self._news(look)
-        if not (news.room or news.consumed or news.leases()):
+        if not (news.room or news.leases()) and not self._resolves_alone(news, now):
             return self._adopt
+        self._stored_at = now
         try:
             stored = passes.store(self._loop.fence, news, LEASE_MS)
         except _ALL_ALIKE:
@@ -160,6 +163,10 @@ class RunSource:
             or bool(stored.stopped)
             or any(item.failure or item.returned or item.unstarted for item in self._carried.values())
         )
+
+    def _resolves_alone(self, news: News, now: float) -> bool:
+        """Whether rows of removed receipts are worth a pass; in a storm of small runs the next one is near."""
+        return bool(news.consumed) and (not self._carried or now - self._stored_at >= RESOLVE_S)
 
     def _one_by_one(self, news: News) -> None:
         """Stores each run's part of a pass alone: the run that broke it pays for it, and nobody else.
