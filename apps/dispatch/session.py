@@ -49,6 +49,9 @@ def run_queued() -> str:
 def run_resident() -> str:
     """A session without a queue in the path: ends when drained only."""
     db.plan_by_index()
+    # What is loaded stays; a full look at it would hold up the news of all scripts for a tenth of a second. Once in a
+    # process, for what is garbage now stays as well; a queued session's process was frozen before it was forked.
+    gc.freeze()
     return _run(idle_s=None, max_age_s=None)
 
 
@@ -70,8 +73,6 @@ def _run(
     )
     process.protect()
     tree.become_batch()
-    # What is loaded stays; a full look at it would hold up the news of all scripts for a tenth of a second.
-    gc.freeze()
     gc.set_threshold(YOUNG)
     with _drained_by_signal(loop) as signals:
         reason = loop.run()

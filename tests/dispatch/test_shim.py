@@ -47,7 +47,7 @@ def raw(values: dict[str, str]) -> dict[bytes, bytes]:
 
 
 def test_command_ends_with_its_code_and_facts(kit: Kit) -> None:
-    live = kit.run(CommandBody(("sh", "-c", "echo out; echo err >&2; exit 7")))
+    live = kit.run(CommandBody(("sh", "-c", "echo out; echo err >&2; sleep 0.1; exit 7")))
     receipt = live.receipt()
     assert receipt.exit_code == 7
     assert receipt.token == live.spec.token
@@ -56,6 +56,9 @@ def test_command_ends_with_its_code_and_facts(kit: Kit) -> None:
     assert live.truncation() is False
     assert live.fact("log.json") is None
     assert live.fact("stop.json") is None
+    started = live.wait("started")
+    assert started.pid > 1
+    assert started.started_at_ms == receipt.started_at_ms
     live.wait("ended")
 
 
