@@ -13,12 +13,10 @@ from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
-import orjson
 from django.db import connection
 from django.db.models import (
     BooleanField,
     CharField,
-    DateField,
     DateTimeField,
     Field,
     ForeignKey,
@@ -30,6 +28,7 @@ from django.db.models import (
 )
 
 from apps.core import ids
+from apps.core.arrays import Layout, json_text, layout
 
 
 @lru_cache(maxsize=256)
@@ -43,13 +42,14 @@ def fields_of(model: type[Model], columns: tuple[str, ...]) -> list[Field[Any, A
 class Shape:
     """What is known of rows that are written with the same columns.
 
-    `insert` has a place for the values. `prepare` are the columns that are not written as they are, by position.
+    `insert` has a place for the values. `prepare` are the columns that SQLite is not given as they are, by position;
+    `layout` is how PostgreSQL is given them.
     """
 
     insert: str
-    names: list[str]
-    typed: str
+    width: int
     prepare: list[tuple[int, Callable[[Any], Any]]]
+    layout: Layout | None
 
 
 @lru_cache(maxsize=256)
@@ -57,14 +57,17 @@ def shape_of(model: type[Model], columns: tuple[str, ...], vendor: str) -> Shape
     """The shape of rows with these attribute names."""
     fields = fields_of(model, columns)
     named = ", ".join(f'"{field.column}"' for field in fields)
-    body = "VALUES {}" if vendor == "sqlite" else "SELECT * FROM {}"
-    names = [f"c{index}" for index in range(len(fields))]
-    found = [(index, _preparer(field, vendor)) for index, field in enumerate(fields)]
+    head = f'INSERT INTO "{model._meta.db_table}" ({named}) '
+    if vendor == "postgresql":
+        return Shape(
+            head + "SELECT * FROM {}", len(fields), [], layout(tuple(_type(field) for field in fields))
+        )
+    found = [(index, _preparer(field)) for index, field in enumerate(fields)]
     return Shape(
-        f'INSERT INTO "{model._meta.db_table}" ({named}) {body}',
-        names,
-        ", ".join(f"{name} {_type(field)}" for name, field in zip(names, fields, strict=True)),
+        head + "VALUES {}",
+        len(fields),
         [(index, prepare) for index, prepare in found if prepare is not None],
+        None,
     )
 
 
@@ -73,19 +76,17 @@ def _target(field: Field[Any, Any]) -> Any:
     return field.target_field if isinstance(field, ForeignKey) else field
 
 
-def _preparer(field: Field[Any, Any], vendor: str) -> Callable[[Any], Any] | None:
-    """How a value of the column is written, None where as it is: Django's own way, without its layers."""
+def _preparer(field: Field[Any, Any]) -> Callable[[Any], Any] | None:
+    """How SQLite is given a value of the column, None where as it is: Django's own way, without its layers."""
     target = _target(field)
     if isinstance(target, CharField | TextField | IntegerField | BooleanField):
         return None
-    if vendor == "postgresql" and isinstance(target, UUIDField | DateField | JSONField):
-        return None  # a DateTimeField is a DateField; all as JSON has them
     if isinstance(target, UUIDField):
         return _uuid_text
     if isinstance(target, DateTimeField):
         return _time_text
     if isinstance(target, JSONField) and target.encoder is None:
-        return _json_text
+        return json_text
     return lambda value: field.get_db_prep_save(value, connection)
 
 
@@ -105,14 +106,6 @@ def _uuid(text: str) -> UUID:
 
 def _time_text(value: datetime) -> str:
     return (value if value.tzinfo is UTC else value.astimezone(UTC)).isoformat(" ").removesuffix("+00:00")
-
-
-def _json_text(value: Any) -> str:
-    """As the framework writes it but for spaces; what is beyond the fast writer is left to the slow one."""
-    try:
-        return orjson.dumps(value).decode()
-    except TypeError:
-        return json.dumps(value)
 
 
 def _type(field: Field[Any, Any]) -> str:

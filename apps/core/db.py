@@ -51,7 +51,7 @@ def moment(at: datetime) -> Any:
 # Plans by indexes, made once per statement and connection.
 _BY_INDEX = (
     "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
-    " -c jit=off -c plan_cache_mode=force_generic_plan"
+    " -c enable_material=off -c jit=off -c plan_cache_mode=force_generic_plan"
 )
 
 

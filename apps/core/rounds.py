@@ -23,7 +23,10 @@ from psycopg.pq import ConnStatus, ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
 from psycopg.waiting import Ready, Wait
 
+from apps.core.arrays import Columns
+
 Rows = list[tuple[Any, ...]]
+Params = Sequence[Any] | Columns
 _Taker = Callable[[Rows], None]
 _names = count()
 
@@ -62,17 +65,17 @@ _servers: WeakKeyDictionary[psycopg.Connection[Any], _Server] = WeakKeyDictionar
 class Rounds:
     """What waits to be sent on one connection, and how it is answered."""
 
-    def __init__(self, wrapper: BaseDatabaseWrapper) -> None:
+    def __init__(self, wrapper: BaseDatabaseWrapper, *, prepares: bool = True) -> None:
         self._wrapper = wrapper
         self._connection: psycopg.Connection[Any] = wrapper.connection
         self._server = _servers.get(self._connection) or _Server(self._connection)
         _servers[self._connection] = self._server
         self._values = Transformer(self._server.adapters)
         # Inside a savepoint the transaction could not be tried again, should the driver drop what is prepared.
-        self._prepares = not wrapper.savepoint_ids
+        self._prepares = prepares and not wrapper.savepoint_ids
         self._waiting: list[_Answer] = []
 
-    def add(self, sql: str, params: Sequence[Any]) -> Callable[[], Rows]:
+    def add(self, sql: str, params: Params) -> Callable[[], Rows]:
         """Takes a statement with `%s` for each value; what it returns gives the rows, and sends all that waits."""
         answer = _Answer(self, sql, params)
         self._waiting.append(answer)
@@ -83,6 +86,7 @@ class Rounds:
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
+        self._wrapper.validate_no_broken_transaction()
         if self._wrapper.queries_logged:
             self._wrapper.queries_log.extend({"sql": one.sql, "time": "0"} for one in waiting)
         with self._wrapper.wrap_database_errors, self._connection.lock:
@@ -108,8 +112,7 @@ class Rounds:
             pgconn.send_query_params(b"BEGIN", None)
             takers.append(lambda _rows: None)
         for one in waiting:
-            values = self._values.dump_sequence(one.params, [PyFormat.AUTO] * len(one.params))
-            types, formats = self._values.types or (), self._values.formats
+            types, formats, values = self._dumped(one.params)
             if not self._prepares:
                 pgconn.send_query_params(_query(one.sql), values, types, formats)
             else:
@@ -120,6 +123,13 @@ class Rounds:
                 pgconn.send_query_prepared(name, values, formats)
             takers.append(one.take)
         return takers
+
+    def _dumped(self, params: Params) -> tuple[tuple[int, ...], Sequence[Format] | None, Sequence[Any]]:
+        """Types, formats and what is sent."""
+        if isinstance(params, Columns):
+            return params.types, [Format.BINARY] * len(params.types), params.data
+        values = self._values.dump_sequence(params, [PyFormat.AUTO] * len(params))
+        return self._values.types or (), self._values.formats, values
 
     def _rows(self, result: PGresult) -> Rows:
         if result.status == ExecStatus.TUPLES_OK:
@@ -139,7 +149,7 @@ class _Answer:
 
     __slots__ = ("_rounds", "_rows", "params", "sql")
 
-    def __init__(self, rounds: Rounds, sql: str, params: Sequence[Any]) -> None:
+    def __init__(self, rounds: Rounds, sql: str, params: Params) -> None:
         self._rounds = rounds
         self._rows: Rows | None = None
         self.sql = sql
