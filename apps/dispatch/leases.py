@@ -28,6 +28,8 @@ _CLAIMED = [
     "lease_token", "acquired_at", "renewed_at", "expires_at", "released_at", "release_reason", "completed_at",
     "updated_at",
 ]  # fmt: skip
+# Its status is compared as a given value: as a literal it has PostgreSQL go through all live leases instead of by key.
+_LEASED = [*KEY_COLUMNS, "status"]
 # The new row wins only over a lease that is free or has expired, and only at the generation that was read.
 _TAKE = (
     "ON CONFLICT (attempt_id) DO UPDATE SET "
@@ -208,14 +210,14 @@ def renew(held: Sequence[LeaseFence], ttl_ms: int, now: datetime) -> Mapping[UUI
     at = {fence.attempt_id: max(now, fence.acquired_at) for fence in held}
     kept = bulk.update_rows(
         RunDispatchLease,
-        [*KEY_COLUMNS, "version"],
+        [*_LEASED, "version"],
         ["version", "renewed_at", "expires_at", "updated_at"],
         [
-            (*fence.key(), fence.version, fence.version + 1, renewed, renewed + ttl, renewed)
+            (*fence.key(), "leased", fence.version, fence.version + 1, renewed, renewed + ttl, renewed)
             for fence in held
             for renewed in [at[fence.attempt_id]]
         ],
-        condition="t.status = 'leased' AND t.expires_at > v.c8",
+        condition="t.expires_at > v.c9",
     )
     return {
         fence.attempt_id: fence.renewed(at[fence.attempt_id] + ttl)
@@ -236,10 +238,9 @@ def complete_later(held: Sequence[LeaseFence], now: datetime) -> Callable[[], se
     """The same, with the answer when it is called for."""
     return bulk.update_rows_later(
         RunDispatchLease,
-        KEY_COLUMNS,
+        _LEASED,
         ["status", "version", "completed_at", "updated_at"],
-        [(*fence.key(), "completed", fence.version + 1, now, now) for fence in held],
-        condition="t.status = 'leased'",
+        [(*fence.key(), "leased", "completed", fence.version + 1, now, now) for fence in held],
     )
 
 
@@ -252,10 +253,9 @@ def release_later(held: Sequence[LeaseFence], reason: str, now: datetime) -> Cal
     """The same, with the answer when it is called for."""
     return bulk.update_rows_later(
         RunDispatchLease,
-        KEY_COLUMNS,
+        _LEASED,
         ["status", "version", "released_at", "release_reason", "updated_at"],
-        [(*fence.key(), "released", fence.version + 1, now, reason, now) for fence in held],
-        condition="t.status = 'leased'",
+        [(*fence.key(), "leased", "released", fence.version + 1, now, reason, now) for fence in held],
     )
 
 
