@@ -7,6 +7,7 @@ from sources that are plugged in; runs are the first.
 from __future__ import annotations
 
 import logging
+import math
 import selectors
 import time
 from collections.abc import Callable, Sequence
@@ -44,8 +45,11 @@ class Source(Protocol):
     def open(self, loop: Loop) -> None:
         """Called once, when the session is registered."""
 
-    def step(self, look: bool) -> bool:
-        """Stores what happened and, where `look` is set, takes new work; True asks for another step at once."""
+    def step(self, look: bool, rung: bool) -> bool:
+        """Stores what happened and, where `look` is set, takes new work; True asks for another step at once.
+
+        `rung`: somebody outside rang since the last step, perhaps to have something stopped.
+        """
 
     def leases(self) -> list[LeaseFence]:
         """What the heartbeat has to renew."""
@@ -95,6 +99,8 @@ class Loop:
         self._busy_at = self._began
         self._renew_at = self._began + RENEW_S
         self._look = True
+        self._rang = True
+        self._wake_at = math.inf
 
     def run(self) -> str:
         """Works until it is idle, old, drained or replaced, and says which."""
@@ -108,6 +114,10 @@ class Loop:
     def look_again(self) -> None:
         """There may be work: the next step looks for it."""
         self._look = True
+
+    def wake_by(self, moment: float) -> None:
+        """The next wait ends by then (`time.monotonic`) at the latest."""
+        self._wake_at = min(self._wake_at, moment)
 
     def watch(self, fileobj: Any, callback: Callable[[], None]) -> None:
         """Calls back when a descriptor becomes readable."""
@@ -165,19 +175,23 @@ class Loop:
                 self._busy_at = now
             if not again and (reason := self._ending(now, carried)):
                 return reason
-            self._wait(0 if again else max(0.0, min(self._renew_at - now, POLL_S)), carried)
+            until = min(self._renew_at, self._wake_at, now + POLL_S)
+            self._wake_at = math.inf
+            self._wait(0 if again else max(0.0, until - now), carried)
 
     def _steps(self) -> bool:
         look = self._look and not self.held_back
+        rung, self._rang = self._rang, False
         self._look = False
         again = False
         for source in self._sources:
             try:
-                again |= source.step(look)
+                again |= source.step(look, rung)
             except (Busy, DatabaseError) as error:
                 # Nothing was stored; what was to be stored is still there and is tried again.
                 logger.warning("a pass could not be stored: %s", type(error).__name__)
                 self._look |= look
+                self._rang |= rung
                 self._recover()
         return again
 
@@ -207,7 +221,7 @@ class Loop:
             listener.drain()
         except (OSError, psycopg.Error):
             self.draining = True
-        self._look = True
+        self._look = self._rang = True
 
     def _heartbeat(self) -> None:
         self._renew_at = time.monotonic() + RENEW_S

@@ -123,7 +123,7 @@ class RunSource:
         except (Busy, DatabaseError) as error:
             logger.warning("settled receipts stay on record: %s", type(error).__name__)
 
-    def step(self, look: bool) -> bool:
+    def step(self, look: bool, rung: bool) -> bool:
         if self._look_at_neighbours:
             # A session beside this one may have died; nobody else may come to look after its scripts.
             self._adopt |= adoption.orphaned(node.node_id(), node.held_slots())
@@ -132,7 +132,8 @@ class RunSource:
         if self._adopt:
             self._take_over()
         now = time.monotonic()
-        self._stopper.step(look)
+        if (at := self._stopper.step(rung)) is not None:
+            self._loop.wake_by(at)
         if now >= self._reconcile_at:
             self._reconcile()
         self._start_alone()

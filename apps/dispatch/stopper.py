@@ -29,18 +29,26 @@ class Stopper:
         self._owner = owner
         self._carried = carried
         self._stops_at = 0.0
+        self._rung = False
         self._escaped_at = 0.0
 
-    def step(self, look: bool) -> None:
-        """Delivers what is due; sooner where somebody rang (`look`). Raises Busy or DatabaseError."""
+    def step(self, rung: bool) -> float | None:
+        """Delivers what is due; sooner where somebody rang. Raises Busy or DatabaseError.
+
+        Returns when it wants to look again for a ring that came too soon after another (`time.monotonic`).
+        """
         now = time.monotonic()
-        if now >= self._stops_at or (look and now >= self._stops_at - STOP_CHECK_S + STOP_PAUSE_S):
+        self._rung |= rung
+        at = self._stops_at - (STOP_CHECK_S - STOP_PAUSE_S if self._rung else 0)
+        if now >= at:
             self._stops_at = now + STOP_CHECK_S
             carried = [item.lease.run_id for item in self._carried.values() if item.phase in _LET_GO]
             self._deliver(cancellations.wished(carried))
+            self._rung = False
         if now >= self._escaped_at:
             self._escaped_at = now + ESCAPED_CHECK_S
             self._kill_escaped()
+        return at if self._rung else None
 
     def deliver_for_others(self) -> None:
         """For a session of this node that lives and hangs: it keeps its scripts, and nobody else can tell them."""

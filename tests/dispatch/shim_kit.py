@@ -14,7 +14,7 @@ from typing import Any
 
 from apps.artifacts.facts import artifact_id, log_paths, read_fact
 from apps.dispatch.launcher.client import Launcher, Message, Shim
-from apps.dispatch.launcher.spec import CommandBody, LaunchSpec, LogSpec, ScriptBody, ShellBody
+from apps.dispatch.launcher.spec import COMMON, CommandBody, LaunchSpec, LogSpec, ScriptBody, ShellBody
 from apps.dispatch.receipts import Receipt, ReceiptStore
 
 PATIENCE_S = 120.0
@@ -30,6 +30,13 @@ def until(check: Callable[[], Any], what: str = "the condition") -> Any:
             return found
         time.sleep(0.01)
     raise AssertionError(f"waited in vain for {what}")
+
+
+def written(document: dict[str, Any]) -> bytes:
+    """A specification as a session writes it, from what `json.loads` makes of one."""
+    own = {name: value for name, value in document.items() if name not in COMMON}
+    common = {name: value for name, value in document.items() if name in COMMON}
+    return f"{json.dumps(own)[:-1]},\n{json.dumps(common)[1:]}".encode()
 
 
 def alive(pid: int) -> bool:

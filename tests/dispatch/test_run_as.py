@@ -19,8 +19,9 @@ import pytest
 from apps.dispatch.carried import never_started, read_left, remove_folder
 from apps.dispatch.launcher import cgroups, client, confine, homes
 from apps.dispatch.launcher.homes import PASSABLE
-from apps.dispatch.launcher.spec import CommandBody, Limits, RunAs, ScriptBody, SpecError, parse
-from tests.dispatch.shim_kit import PATH, Kit, Live, alive, until
+from apps.dispatch.launcher.reading import parse
+from apps.dispatch.launcher.spec import CommandBody, Limits, RunAs, ScriptBody, SpecError
+from tests.dispatch.shim_kit import PATH, Kit, Live, alive, until, written
 
 pytestmark = pytest.mark.skipif(not confine.may_switch(), reason="needs the right to become another user")
 
@@ -336,7 +337,7 @@ def test_the_specification_holds_no_root(kit: Kit) -> None:
     spec = json.loads(kit.spec("true", **user(kit)).encode())
     for wrong in ({"uid": 0}, {"gid": -1}, {"groups": [True]}, {"home": "/a/../b"}, {"more": 1}):
         with pytest.raises(SpecError):
-            parse(json.dumps({**spec, "run_as": {**spec["run_as"], **wrong}}).encode())
+            parse(written({**spec, "run_as": {**spec["run_as"], **wrong}}))
 
 
 def test_a_folder_that_is_changed_while_it_is_handed_over(kit: Kit) -> None:

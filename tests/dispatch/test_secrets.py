@@ -14,13 +14,15 @@ from django.test.utils import CaptureQueriesContext
 
 from apps.dispatch import given, launching
 from apps.dispatch.errors import EnvironmentTooLarge
-from apps.dispatch.launcher.spec import CommandBody, ShellBody, SpecError, parse
+from apps.dispatch.launcher.reading import parse
+from apps.dispatch.launcher.spec import CommandBody, ShellBody, SpecError
 from apps.dispatch.launching import LaunchRefused, Planner
 from apps.projects.policy import Grant
 from apps.runs.models import Run
 from apps.tasks.models import Task
 from apps.vault import keyring, recipes, services
 from tests.dispatch.sessions import Home
+from tests.dispatch.shim_kit import Kit, written
 from tests.runs import kit
 
 VALUE = "hunter2-is-long-enough"
@@ -235,10 +237,12 @@ def test_names_that_would_break_a_line_are_not_shown() -> None:
     assert given._biggest({"A\nB": 9, "B" * 255: 3}) == "? (9), " + "B" * 64 + " (3)"
 
 
-def test_nul_cannot_come_through() -> None:
-    spec = {"secret_files": {"A": "x\0"}}
-    with pytest.raises(SpecError):
-        parse(json.dumps(spec).encode())
+def test_nul_cannot_come_through(tmp_path: Path) -> None:
+    bench = Kit(tmp_path)
+    good = json.loads(bench.spec("true", secret_files=(("A", "x"),)).encode())
+    assert parse(written(good)).secret_files == (("A", "x"),)
+    with pytest.raises(SpecError, match="NUL"):
+        parse(written({**good, "secret_files": {"A": "x\0"}}))
     with pytest.raises(LaunchRefused, match="x"):
         raise LaunchRefused("x")
 

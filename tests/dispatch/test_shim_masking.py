@@ -18,7 +18,8 @@ from apps.dispatch.launcher import client
 from apps.dispatch.launcher.forms import forms
 from apps.dispatch.launcher.masker import Masker
 from apps.dispatch.launcher.output import LogSink
-from apps.dispatch.launcher.spec import CommandBody, ScriptBody, parse
+from apps.dispatch.launcher.reading import parse
+from apps.dispatch.launcher.spec import CommandBody, ScriptBody
 from tests.dispatch.shim_kit import PYTHON, Kit, Live, alive, until
 
 TOKEN = "ghp_R7c0m/Qz+8w&<k'\"x"

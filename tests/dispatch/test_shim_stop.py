@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from apps.dispatch.carried import never_started
+from apps.dispatch.launcher import reading
 from apps.dispatch.launcher.client import inspect, request_stop
-from apps.dispatch.launcher.spec import CommandBody, ScriptBody, ShellBody, SpecError, parse
-from tests.dispatch.shim_kit import PATH, PYTHON, Kit, alive, until
+from apps.dispatch.launcher.reading import parse
+from apps.dispatch.launcher.spec import CommandBody, ScriptBody, ShellBody, SpecError
+from tests.dispatch.shim_kit import PATH, PYTHON, Kit, alive, until, written
 
 
 @pytest.fixture
@@ -325,7 +327,7 @@ def test_script_that_removes_its_own_folder_still_ends(kit: Kit) -> None:
 
 def test_specification_is_strict(kit: Kit) -> None:
     good = json.loads(kit.spec("true").encode())
-    assert parse(json.dumps(good).encode()).body == ShellBody("true")
+    assert parse(written(good)).body == ShellBody("true")
     bad = [
         {**good, "extra": 1},
         {name: value for name, value in good.items() if name != "env"},
@@ -357,12 +359,43 @@ def test_specification_is_strict(kit: Kit) -> None:
     ]
     for value in bad:
         with pytest.raises(SpecError):
-            parse(json.dumps(value).encode())
+            parse(written(value))
     told = kit.launch("true", env={"A": "a\0b"}).wait("failed")
     assert told.code == "invalid_spec"
     assert "NUL" in told.detail
     with pytest.raises(SpecError, match="12 MiB"):
         kit.launch("#" * (12 << 20))
+
+
+def test_specification_is_two_lines(kit: Kit) -> None:
+    good = kit.spec("true").encode()
+    own, common = good.split(b"\n")
+    flat = json.dumps(json.loads(good)).encode()
+    for wrong in (
+        flat,
+        common,
+        own,
+        own + b"\n",
+        own + b"\n}",
+        own[:-1] + b"\n" + common,
+        good + b"\n" + common,
+    ):
+        with pytest.raises(SpecError):
+            parse(wrong)
+    for name, value in (("cwd", '"/"'), ("run_as", "null")):
+        with pytest.raises(SpecError):
+            parse(own + f'"{name}":{value},'.encode() + b"\n" + common)
+
+
+def test_what_runs_have_in_common_is_read_once_and_never_mixed_up(kit: Kit) -> None:
+    first, second = kit.spec("exit 1"), kit.spec("exit 1")
+    other, big = kit.spec("exit 2", timeout_ms=5), kit.spec("#" * 20_000)
+    read = [parse(one.encode()) for one in (first, second, other, big, first)]
+    assert read == [first, second, other, big, first]
+    assert read[0].body is read[1].body
+    held = reading._common.cache_info()
+    assert held.currsize == 1
+    assert parse(big.encode()).body is not read[3].body
 
 
 def test_secrets_stay_out_of_repr(kit: Kit) -> None:

@@ -233,3 +233,41 @@ def test_a_session_kills_what_escaped(home: Home) -> None:
     finally:
         left.kill()
         left.wait()
+
+
+def test_a_ring_right_after_another_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[float] = []
+    monkeypatch.setattr(cancellations, "wished", lambda _runs: looks.append(now) or [])
+    monkeypatch.setattr(escaped, "waiting", lambda _node: [])
+    monkeypatch.setattr("apps.dispatch.stopper.time.monotonic", lambda: now)
+    now = 100.0
+    stopper = Stopper("node:1", {})
+    assert stopper.step(True) is None and looks == [100.0]
+    now = 100.01
+    assert stopper.step(False) is None
+    again = stopper.step(True)
+    assert again == pytest.approx(100.05) and looks == [100.0]
+    assert stopper.step(False) == again  # until it has looked, it asks to be woken
+    now = 100.06
+    assert stopper.step(False) is None and looks == [100.0, 100.06]
+    now = 100.4
+    assert stopper.step(False) is None and len(looks) == 2
+    now = 100.6
+    assert stopper.step(False) is None and len(looks) == 3
+
+
+def test_a_stop_right_after_another_start_wakes_the_session(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "POLL_S", 60.0)
+    monkeypatch.setattr(loop, "RENEW_S", 60.0)
+    run, pids = scripted(home)
+    with home.session_beside():
+        begun(run, pids)
+        time.sleep(1.0)  # nothing else wakes the session any more
+        kit.run_of(kit.task(shell="sleep 60"))
+        time.sleep(0.01)  # the ring of that start has just been answered
+        services.request_cancel(kit.grant(STOP), run.pk)
+        began = time.monotonic()
+        assert wait_for(run).status == "cancelled"
+        assert time.monotonic() - began < 15

@@ -32,11 +32,11 @@ from apps.dispatch.launcher.files import (
 from apps.dispatch.launcher.loop import Loop, boot_s, wall_ms
 from apps.dispatch.launcher.output import LogSink, Pump
 from apps.dispatch.launcher.programs import CannotStart, Environment
+from apps.dispatch.launcher.reading import parse
 from apps.dispatch.launcher.spec import (
     SPEC_BYTES_MAX,
     LaunchSpec,
     SpecError,
-    parse,
     to_bytes,
 )
 from apps.dispatch.launcher.starting import Starter
