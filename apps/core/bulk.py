@@ -17,7 +17,7 @@ from django.db.models import Model
 from django.db.models.base import ModelState
 
 from apps.core.arrays import Columns
-from apps.core.columns import Shape, columns_of, fields_of, membership, shape_of
+from apps.core.columns import Shape, columns_of, fields_of, key_reader, membership, shape_of
 from apps.core.rounds import Params, Rounds
 
 M = TypeVar("M", bound=Model)
@@ -178,8 +178,10 @@ def _marked(sql: str) -> str:
 
 
 def _keys(model: type[Model], answers: list[Callable[[], list[Any]]]) -> Callable[[], set[Any]]:
-    pk = model._meta.pk
-    return lambda: {pk.to_python(row[0]) for answer in answers for row in answer()}
+    read = key_reader(model, vendor())
+    if read is None:
+        return lambda: {row[0] for answer in answers for row in answer()}
+    return lambda: {read(row[0]) for answer in answers for row in answer()}
 
 
 def _values(shape: Shape, rows: Sequence[Sequence[Any]]) -> list[tuple[str, Params]]:

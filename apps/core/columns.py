@@ -91,12 +91,8 @@ def _preparer(field: Field[Any, Any]) -> Callable[[Any], Any] | None:
 
 
 def _uuid_text(value: UUID | str) -> str:
-    return _hex(value if isinstance(value, UUID) else _uuid(value))
-
-
-@lru_cache(maxsize=4096)
-def _hex(value: UUID) -> str:
-    return value.hex
+    # Not remembered: to hash an id takes as long as to write it.
+    return f"{(value if type(value) is UUID else _uuid(str(value))).int:032x}"
 
 
 @lru_cache(maxsize=4096)
@@ -104,6 +100,7 @@ def _uuid(text: str) -> UUID:
     return UUID(text)
 
 
+@lru_cache(maxsize=1024)
 def _time_text(value: datetime) -> str:
     return (value if value.tzinfo is UTC else value.astimezone(UTC)).isoformat(" ").removesuffix("+00:00")
 
@@ -155,6 +152,12 @@ def columns_of(
         ", ".join(f'"{table}"."{field.column}"' for field in fields),
         converters,
     )
+
+
+@lru_cache(maxsize=64)
+def key_reader(model: type[Model], vendor: str) -> Callable[[Any], Any] | None:
+    """How a primary key is read, None where as it comes."""
+    return _reader(model._meta.pk, model._meta.db_table, vendor)
 
 
 def _reader(field: Field[Any, Any], table: str, vendor: str) -> Callable[[Any], Any] | None:

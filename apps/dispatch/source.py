@@ -328,7 +328,7 @@ class RunSource:
         """What was prepared for a run that is on record as starting now goes to its shim, `go` included."""
         ready = self._preparation.take(claimed.attempt.id)
         plan, shim = ready.plan, ready.shim
-        item = Carried(claimed.lease, launching.attempt_folder(claimed.attempt), "ready", plan, shim)
+        item = Carried(claimed.lease, plan.spec.attempt_dir, "ready", plan, shim)
         item.artifact_id = plan.spec.log.artifact_id
         item.handle = shim.handle
         self._carried[claimed.attempt.id] = item

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from operator import attrgetter
 from uuid import UUID
 
 from apps.core import bulk, participants
@@ -27,6 +28,8 @@ _ATTEMPT = [
     "status", "callback_sequence", "worker_id", "executor_handle", "pid", "log_artifact_id", "deadline_at",
     "callback_token_hash", "started_at", "finished_at", "exit_code", "error_code", "error_summary",
 ]  # fmt: skip
+_of_run = attrgetter(*_RUN)
+_of_attempt = attrgetter(*_ATTEMPT)
 
 
 class RunEvents(Stream):
@@ -80,14 +83,14 @@ def write_one(change: Change, now: datetime) -> None:
 
 
 def _update_runs(changes: Sequence[Change]) -> Callable[[], set[UUID]]:
-    rows = [(c.run.id, c.version, *(getattr(c.run, name) for name in _RUN)) for c in changes]
+    rows = [(c.run.id, c.version, *_of_run(c.run)) for c in changes]
     return bulk.update_rows_later(Run, ["id", "version"], _RUN, rows)
 
 
 def _update_attempts(changes: Sequence[Change]) -> Callable[[], bool]:
     """Whether all attempts were as read; the columns repeat the keys, which are compared with what was read."""
     rows = [
-        (c.attempt.id, c.attempt_status, c.attempt_sequence, *(getattr(c.attempt, name) for name in _ATTEMPT))
+        (c.attempt.id, c.attempt_status, c.attempt_sequence, *_of_attempt(c.attempt))
         for c in changes
         if c.attempt is not None and c.attempt.status != c.attempt_status
     ]
