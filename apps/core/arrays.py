@@ -73,9 +73,9 @@ def layout(column_types: tuple[str, ...]) -> Layout:
 
 
 def _numbers(form: str) -> _Writer:
-    pack = Struct(form).pack
-    length = _LENGTH(len(pack(0)))
-    return lambda column: [_NULL if value is None else length + pack(value) for value in column]
+    size = Struct(f">{form}").size
+    pack = Struct(f">i{form}").pack
+    return lambda column: [_NULL if value is None else pack(size, value) for value in column]
 
 
 def _booleans(column: Column) -> list[bytes]:
@@ -92,14 +92,7 @@ def _uuids(column: Column) -> list[bytes]:
 
 
 def _texts(column: Column) -> list[bytes]:
-    found = []
-    for value in column:
-        if value is None:
-            found.append(_NULL)
-        else:
-            data = value.encode()
-            found += (_LENGTH(len(data)), data)
-    return found
+    return [_NULL if value is None else _LENGTH(len(data := value.encode())) + data for value in column]
 
 
 def _times(column: Column) -> list[bytes]:
@@ -135,9 +128,9 @@ def json_text(value: Any) -> str:
 # By the name of a column's type: what it is called among types, and how its values are written. A length is left to the
 # column itself, which refuses what is too long; a cast would cut it off.
 _WRITERS: dict[str, tuple[str, _Writer]] = {
-    "smallint": ("int2", _numbers(">h")),
-    "integer": ("int4", _numbers(">i")),
-    "bigint": ("int8", _numbers(">q")),
+    "smallint": ("int2", _numbers("h")),
+    "integer": ("int4", _numbers("i")),
+    "bigint": ("int8", _numbers("q")),
     "boolean": ("bool", _booleans),
     "uuid": ("uuid", _uuids),
     "varchar": ("varchar", _texts),

@@ -97,16 +97,17 @@ class Planner:
             raise LaunchRefused(self._refusal)
         known = self._resolve(run)
         execution = known.revision.execution
+        run_id, attempt_id = ids.text(run.id), ids.text(attempt.id)
         home = f"{settings.HOME}/{run_as.HOMES}/{run.project_id}/{ids.text(run.task_id)}"
         world = {
             **self._base,
             "HOME": home,
             "QINGLONG_TASK": task_slug,
             "QINGLONG_PROJECT": project_slug,
-            "QINGLONG_RUN_ID": ids.text(run.id),
+            "QINGLONG_RUN_ID": run_id,
             "QINGLONG_ATTEMPT": str(attempt.attempt),
             "QINGLONG_TRIGGER": run.trigger_type,
-            "RUN_FENCE": f"{ids.text(run.id)}:{attempt.attempt}",
+            "RUN_FENCE": f"{run_id}:{attempt.attempt}",
         }
         secrets = given_secrets.NOTHING
         try:
@@ -129,7 +130,6 @@ class Planner:
         except facts.UnsafeTarget as error:
             raise LaunchRefused("log_root_unsafe") from error
         token = ids.token()
-        run_id, attempt_id = ids.text(run.id), ids.text(attempt.id)
         spec = LaunchSpec(
             run_id=run_id,
             attempt_id=attempt_id,

@@ -189,8 +189,9 @@ def _refusal(
 def _tell(want: Wanted, made: LeaseFence, lease: RunDispatchLease | None, now: datetime) -> Change:
     change = Change(want.run, want.attempt)
     actor = Actor("worker", made.worker.worker_id)
-    payload = {"attempt_id": ids.text(made.attempt_id), "lease_generation": made.lease_generation}
-    key = f"run-dispatch:{made.attempt_id}:{made.lease_generation}:claimed"
+    attempt_id = ids.text(made.attempt_id)
+    payload = {"attempt_id": attempt_id, "lease_generation": made.lease_generation}
+    key = f"run-dispatch:{attempt_id}:{made.lease_generation}:claimed"
     if want.run.status == "queued":
         # The clock of the machine that made the run may be ahead of ours.
         change.move_run("dispatching", max(now, want.run.created_at), actor, payload=payload, dedupe_key=key)

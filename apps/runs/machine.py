@@ -157,8 +157,9 @@ class Change:
         _check_execution(to, execution)
         _check_start(attempt, to, at, deadline_at, callback_token_hash)
         _check_end(attempt, to, callback_sequence, exit_code)
+        attempt_id = ids.text(attempt.id)
         told: dict[str, Any] = {
-            "attempt_id": ids.text(attempt.id),
+            "attempt_id": attempt_id,
             "attempt": attempt.attempt,
             "from_status": attempt.status,
             "to_status": to,
@@ -172,8 +173,8 @@ class Change:
             told["deadline_at_ms"] = clock.to_ms(deadline_at)
         if callback_sequence is not None:
             told["callback_sequence"] = callback_sequence
-        default_key = f"attempt-transition:{attempt.id}:{self.next_version - 1}:{to}"
-        self._tell(f"attempt.{to}", actor, {**told, **(payload or {})}, dedupe_key or default_key)
+        key = dedupe_key or f"attempt-transition:{attempt_id}:{self.next_version - 1}:{to}"
+        self._tell(f"attempt.{to}", actor, {**told, **(payload or {})}, key)
         _store(attempt, executor_handle=executor_handle, pid=pid, log_artifact_id=log_artifact_id,
                worker_id=worker_id, deadline_at=deadline_at, callback_token_hash=callback_token_hash,
                callback_sequence=callback_sequence, exit_code=exit_code)  # fmt: skip

@@ -112,7 +112,7 @@ def apply(
     to, failure = ("succeeded", None) if _in_time(run, attempt, end) else outcome(run, receipt.exit_code)
     if to == "failed" and end.limit is not None:
         failure = Failure(FAILED.code, f"the limit {end.limit} was met")
-    key = f"primary-completion:{attempt.id}:{receipt.callback_sequence}"
+    key = f"primary-completion:{ids.text(attempt.id)}:{receipt.callback_sequence}"
     change.move_attempt(
         to, at, ACTOR, failure=failure, dedupe_key=f"{key}:attempt",
         callback_sequence=receipt.callback_sequence, exit_code=receipt.exit_code,
