@@ -104,7 +104,6 @@ class LogPaths:
     places: str
 
 
-@lru_cache(maxsize=16)
 def log_paths(root: str, log_artifact_id: str) -> LogPaths:
     """Paths under an absolute artifact root (§5.1). ValueError for a bad root or id."""
     if not root.startswith("/") or "\0" in root:

@@ -13,7 +13,7 @@ import signal
 import socket
 from contextlib import suppress
 
-from apps.dispatch.launcher import shim
+from apps.dispatch.launcher import reading, shim
 from apps.dispatch.launcher.control import Channel
 from apps.dispatch.launcher.loop import Loop
 from apps.dispatch.launcher.signals import set_mask, set_wakeup
@@ -39,6 +39,7 @@ def rehearse(node: str) -> None:
     with suppress(Exception):
         for number in range(ROUNDS):
             _once(folder, number)
+            reading.forget()
     set_wakeup(-1)
     _remove(folder)
 
