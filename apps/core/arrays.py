@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from struct import Struct, error
 from typing import Any
@@ -78,9 +78,7 @@ def _numbers(form: str) -> _Writer:
     return lambda column: [_NULL if value is None else pack(size, value) for value in column]
 
 
-def _booleans(column: Column) -> list[bytes]:
-    length = _LENGTH(1)
-    return [_NULL if value is None else length + (b"\1" if value else b"\0") for value in column]
+_integers = _numbers("i")
 
 
 def _uuids(column: Column) -> list[bytes]:
@@ -105,12 +103,8 @@ def _time(value: datetime) -> bytes:
 
 
 def _days(column: Column) -> list[bytes]:
-    first, length = _EPOCH.date(), _LENGTH(4)
-    return [_NULL if value is None else length + _day(value, first) for value in column]
-
-
-def _day(value: date, first: date) -> bytes:
-    return (value - first).days.to_bytes(4, signed=True)
+    first = _EPOCH.toordinal()
+    return _integers([None if value is None else value.toordinal() - first for value in column])
 
 
 def _documents(column: Column) -> list[bytes]:
@@ -129,9 +123,9 @@ def json_text(value: Any) -> str:
 # column itself, which refuses what is too long; a cast would cut it off.
 _WRITERS: dict[str, tuple[str, _Writer]] = {
     "smallint": ("int2", _numbers("h")),
-    "integer": ("int4", _numbers("i")),
+    "integer": ("int4", _integers),
     "bigint": ("int8", _numbers("q")),
-    "boolean": ("bool", _booleans),
+    "boolean": ("bool", _numbers("?")),
     "uuid": ("uuid", _uuids),
     "varchar": ("varchar", _texts),
     "text": ("text", _texts),

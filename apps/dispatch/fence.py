@@ -37,12 +37,12 @@ class LeaseFence:
     expires_at: datetime
     token: str = field(repr=False)
 
-    def key(self) -> tuple[UUID, str, str, int, int, str]:
-        """The columns that must be equal in every write."""
+    def key(self) -> tuple[UUID, str, str, int, int, str, str]:
+        """What KEY_COLUMNS must hold in every write: the lease stands, and it is this one."""
         worker = self.worker
         return (
             self.attempt_id, worker.worker_id, worker.session_id, worker.generation, self.lease_generation,
-            self.token,
+            self.token, "leased",
         )  # fmt: skip
 
     def renewed(self, expires_at: datetime) -> LeaseFence:
@@ -58,8 +58,10 @@ class LeaseFence:
         )  # fmt: skip
 
 
+# The status is among them because, as a literal in a condition, it has PostgreSQL go through all live leases.
 KEY_COLUMNS = [
     "attempt_id", "worker_id", "worker_session_id", "worker_generation", "lease_generation", "lease_token",
+    "status",
 ]  # fmt: skip
 
 

@@ -28,8 +28,6 @@ _CLAIMED = [
     "lease_token", "acquired_at", "renewed_at", "expires_at", "released_at", "release_reason", "completed_at",
     "updated_at",
 ]  # fmt: skip
-# Its status is compared as a given value: as a literal it has PostgreSQL go through all live leases instead of by key.
-_LEASED = [*KEY_COLUMNS, "status"]
 # The new row wins only over a lease that is free or has expired, and only at the generation that was read.
 _TAKE = (
     "ON CONFLICT (attempt_id) DO UPDATE SET "
@@ -211,10 +209,10 @@ def renew(held: Sequence[LeaseFence], ttl_ms: int, now: datetime) -> Mapping[UUI
     at = {fence.attempt_id: max(now, fence.acquired_at) for fence in held}
     kept = bulk.update_rows(
         RunDispatchLease,
-        [*_LEASED, "version"],
+        [*KEY_COLUMNS, "version"],
         ["version", "renewed_at", "expires_at", "updated_at"],
         [
-            (*fence.key(), "leased", fence.version, fence.version + 1, renewed, renewed + ttl, renewed)
+            (*fence.key(), fence.version, fence.version + 1, renewed, renewed + ttl, renewed)
             for fence in held
             for renewed in [at[fence.attempt_id]]
         ],
@@ -239,9 +237,9 @@ def complete_later(held: Sequence[LeaseFence], now: datetime) -> Callable[[], se
     """The same, with the answer when it is called for."""
     return bulk.update_rows_later(
         RunDispatchLease,
-        _LEASED,
+        KEY_COLUMNS,
         ["status", "version", "completed_at", "updated_at"],
-        [(*fence.key(), "leased", "completed", fence.version + 1, now, now) for fence in held],
+        [(*fence.key(), "completed", fence.version + 1, now, now) for fence in held],
     )
 
 
@@ -254,9 +252,9 @@ def release_later(held: Sequence[LeaseFence], reason: str, now: datetime) -> Cal
     """The same, with the answer when it is called for."""
     return bulk.update_rows_later(
         RunDispatchLease,
-        _LEASED,
+        KEY_COLUMNS,
         ["status", "version", "released_at", "release_reason", "updated_at"],
-        [(*fence.key(), "leased", "released", fence.version + 1, now, reason, now) for fence in held],
+        [(*fence.key(), "released", fence.version + 1, now, reason, now) for fence in held],
     )
 
 

@@ -115,6 +115,6 @@ def test_a_statement_alone_is_seen_by_whoever_counts_and_stops_in_a_broken_trans
         bulk.insert_rows(UncountedRun, COLUMNS, [row()])
 
 
-def test_a_type_that_nobody_needed_yet_is_no_surprise_at_run_time() -> None:
+def test_a_type_that_nobody_needed_yet_is_refused() -> None:
     with pytest.raises(KeyError):
         layout(("inet",))

@@ -101,7 +101,7 @@ def _left_by(places: Iterable[str]) -> QuerySet[RunDispatchLease]:
 def _take_over(adopted: list[tuple[Claimed, RunDispatchLease]], now: datetime) -> set[object]:
     return bulk.update_rows(
         RunDispatchLease,
-        [*fences.KEY_COLUMNS],
+        fences.KEY_COLUMNS,
         _TAKEN,
         [
             (
@@ -111,7 +111,6 @@ def _take_over(adopted: list[tuple[Claimed, RunDispatchLease]], now: datetime) -
             )
             for made, row in adopted
         ],
-        condition="t.status = 'leased'",
     )  # fmt: skip
 
 
