@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Iterator
 from datetime import datetime
 
@@ -38,6 +39,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="runs every test at this moment, as 2028-02-29T23:59:58Z, or at all of HOURS with `hours`; may be given "
         "more than once. Processes that tests start, files and PostgreSQL keep the real time",
     )
+    parser.addoption(
+        "--slow-browser",
+        metavar="MS",
+        type=int,
+        help="browsers of end-to-end tests get every answer this many milliseconds later and run their scripts slower: "
+        "a test that looks before the page is there fails",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if lag_ms := config.getoption("--slow-browser"):
+        os.environ["SLOW_BROWSER_MS"] = str(lag_ms)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

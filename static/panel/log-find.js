@@ -21,6 +21,7 @@ export class Finder {
       this.search();
     });
     this.field.addEventListener("keydown", (event) => {
+      if (event.isComposing) return;
       if (event.key === "Enter") {
         event.preventDefault();
         if (!this.hits.length && !this.whole && !this.everywhere.hidden) this.searchEverywhere();

@@ -7,8 +7,10 @@ if (form) {
   const field = form.querySelector("input");
   const hits = form.parentElement.querySelector("[data-hits]");
   let asked = null;
+  let answered = Promise.resolve(false);
   let timer;
 
+  const question = () => field.value.trim();
   const items = () => [...hits.querySelectorAll("li > :is(a, button)")];
   const choose = (at) => {
     const all = items();
@@ -21,20 +23,42 @@ if (form) {
     all[at]?.scrollIntoView({ block: "nearest" });
   };
 
-  const ask = async () => {
-    const wanted = field.value.trim();
-    if (wanted === asked) return;
-    asked = wanted;
+  // Answers whether the hits shown are those of what stands in the field.
+  const ask = () => {
+    clearTimeout(timer);
+    if (question() !== asked) {
+      asked = question();
+      answered = answer(asked);
+    }
+    return answered;
+  };
+  const answer = async (wanted) => {
     try {
-      const answer = await fetch(`${form.action}?q=${encodeURIComponent(wanted)}`, { headers: { "X-Part": "1" }, credentials: "same-origin" });
-      if (answer.status === 401) return location.reload();
-      const text = await answer.text();
-      if (wanted !== asked || !answer.ok) return;
+      const found = await fetch(`${form.action}?q=${encodeURIComponent(wanted)}`, { headers: { "X-Part": "1" }, credentials: "same-origin" });
+      if (found.status === 401) location.reload();
+      const text = await found.text();
+      if (wanted !== asked) return answered;
+      if (!found.ok) throw new Error(found.statusText);
       hits.replaceChildren(...new DOMParser().parseFromString(text, "text/html").body.childNodes);
       choose(0);
+      return true;
     } catch {
-      asked = null; // The next letter asks again.
+      if (wanted === asked) asked = null; // The next letter or key asks again.
+      return false;
     }
+  };
+
+  // A key waits for the answer to what it was pressed for; who typed on or closed meanwhile wants nothing of it.
+  const act = async (key) => {
+    const wanted = question();
+    const fits = await ask();
+    if (wanted !== question() || (dialog && !dialog.open)) return;
+    const all = items();
+    const at = all.findIndex((item) => item.classList.contains("ql-at"));
+    const step = { ArrowDown: 1, ArrowUp: -1 }[key];
+    if (step && fits && all.length) choose((at + step + all.length) % all.length);
+    else if (!step && fits) all[at]?.click();
+    else if (!step) form.submit(); // Without an answer its page says why.
   };
 
   field.addEventListener("input", () => {
@@ -42,26 +66,22 @@ if (form) {
     timer = setTimeout(ask, 120);
   });
   form.addEventListener("keydown", (event) => {
-    const all = items();
-    const at = all.findIndex((item) => item.classList.contains("ql-at"));
-    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    if (step && all.length) {
-      event.preventDefault();
-      choose((at + step + all.length) % all.length);
-    }
-  });
-  form.addEventListener("submit", async (event) => {
+    const closes = event.key === "Escape" && dialog; // A search field would only be emptied by it.
+    if (event.isComposing || (!closes && !["ArrowDown", "ArrowUp"].includes(event.key))) return;
     event.preventDefault();
-    clearTimeout(timer);
-    await ask();
-    (hits.querySelector(".ql-at") ?? items()[0])?.click();
+    if (closes) dialog.close();
+    else act(event.key);
+  });
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    act("Enter");
   });
 
   const open = () => {
     if (!dialog || dialog.open) return;
     for (const menu of document.querySelectorAll("details.ql-menu[open]")) menu.open = false;
     document.getElementById("side")?.hidePopover?.();
-    asked = null;
+    asked = null; // Who opens it sees the rights and runs of this moment.
     dialog.showModal();
     field.select();
     ask();

@@ -12,6 +12,7 @@ import pytest
 from tests.e2e import chrome
 from tests.e2e.chrome import Person
 from tests.e2e.person import House
+from tests.e2e.up_kit import eventually
 
 pytestmark = [
     pytest.mark.e2e,
@@ -222,11 +223,12 @@ def test_the_palette_goes_runs_and_stops(person: Person, house: House) -> None:
     palette = page.locator("#palette")
     palette.wait_for(state="visible")
     page.keyboard.type(word.lower())
-    palette.get_by_role("link", name="Dashboard").wait_for(state="detached")
+    palette.locator(".ql-at", has_text=f"{word} feeder").wait_for()
+    assert palette.get_by_role("link", name="Dashboard").count() == 0
     assert palette.get_by_role("button", name=f"Run {word} feeder").count() == 1
     assert palette.get_by_role("link", name=f"{word} feeder").count() == 1
     page.keyboard.press("ArrowDown")
-    assert "Run" in palette.locator(".ql-at").inner_text()
+    palette.locator(".ql-at", has_text="Run").wait_for()
     page.keyboard.press("Enter")
     page.wait_for_url(re.compile(r"/panel/runs/[0-9a-f-]{36}/$"))
     page.locator(".ql-run-head .ql-chip[data-state=running]").wait_for(timeout=20_000)
@@ -241,6 +243,53 @@ def test_the_palette_goes_runs_and_stops(person: Person, house: House) -> None:
     page.keyboard.press("Control+k")
     page.keyboard.press("Escape")
     assert palette.is_hidden()
+
+
+def test_a_key_of_the_palette_never_acts_on_an_earlier_answer(person: Person, house: House) -> None:
+    word = f"Yak{secrets.token_hex(3)}"
+    house.api.make(name=f"{word} feeder", shell="true")
+    person.go("/panel/keys/")
+    page = person.page
+    palette = page.locator("#palette")
+    page.keyboard.press("Control+k")
+    palette.locator(".ql-at", has_text="New task").wait_for()
+    held: list[Any] = []
+
+    def asked() -> None:
+        eventually(lambda: page.wait_for_timeout(20) or held, "the question")
+
+    page.route("**/go/?q=*", lambda route: held.append(route))
+    page.keyboard.type(word)
+    asked()
+    page.keyboard.press("Enter")
+    page.wait_for_timeout(300)
+    assert page.url.endswith("/panel/keys/") and palette.is_visible(), "nothing was done while it was asked"
+    held.pop().continue_()
+    page.wait_for_url(re.compile(rf"/task/{word.lower()}[^/]*/$"))
+
+    # Who types on after Enter has not chosen yet; who closes it wants nothing.
+    page.keyboard.press("Control+k")
+    asked()
+    page.keyboard.press("Enter")
+    page.keyboard.type("keys")
+    held.pop().continue_()
+    asked()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Escape")
+    held.pop().continue_()
+    page.wait_for_timeout(500)
+    assert f"/task/{word.lower()}" in page.url and palette.is_hidden()
+
+    # A question without an answer: Enter goes to the page of the question, which tells why.
+    page.unroute("**/go/?q=*")
+    page.route(
+        "**/go/?q=*", lambda route: route.abort() if "x-part" in route.request.headers else route.continue_()
+    )
+    page.keyboard.press("Control+k")
+    page.keyboard.type(word)
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/panel/go/?q={word}")
+    assert page.get_by_role("link", name=f"{word} feeder").count() == 1
 
 
 def test_keys_move_act_and_can_be_switched_off(person: Person, house: House) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from tests.e2e.up_kit import Up, eventually
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 NAME, PASSWORD = "ann", "correct horse 7 battery"
+SLOWER = 4
 
 # In every document, before its own scripts: whether one of them sent the window elsewhere.
 _LEAVING = """navigation.addEventListener("navigate", (event) => {
@@ -50,9 +52,19 @@ def visit(page: Any, address: str) -> Any:
 
 
 def watch(context: Any) -> Any:
-    """Pages of this context tell `at_rest` where their scripts send them."""
+    """Pages of this context tell `at_rest` where their scripts send them; `pytest --slow-browser` holds them back."""
     context.add_init_script(_LEAVING)
+    if lag_ms := int(os.environ.get("SLOW_BROWSER_MS", 0)):
+        context.on("page", lambda page: hold_back(context.new_cdp_session(page), lag_ms))
     return context
+
+
+def hold_back(protocol: Any, lag_ms: int) -> None:
+    """Every answer comes this much later, and scripts run SLOWER: what a loaded machine does by chance."""
+    protocol.send("Network.enable")
+    conditions = {"offline": False, "latency": lag_ms, "downloadThroughput": -1, "uploadThroughput": -1}
+    protocol.send("Network.emulateNetworkConditions", conditions)
+    protocol.send("Emulation.setCPUThrottlingRate", {"rate": SLOWER})
 
 
 class Window:
