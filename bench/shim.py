@@ -29,6 +29,11 @@ class Bench:
         self.launcher.connect()
         self.count = 0
 
+    def end(self) -> None:
+        self.launcher.close()
+        os.kill(int((self.home / "node" / "launcher.lock").read_text()), signal.SIGTERM)
+        shutil.rmtree(self.home, ignore_errors=True)
+
     def spec(self, *argv: str) -> LaunchSpec:
         self.count += 1
         run, attempt = (f"{self.count:08x}-0000-7000-8000-00000000000{n}" for n in (1, 2))
@@ -144,8 +149,11 @@ def pss_kib(pid: int) -> int:
     return 0
 
 
-def memory(bench: Bench, width: int) -> None:
-    """What launcher and shims together have more than the launcher alone, per live shim."""
+def memory(bench: Bench, width: int) -> tuple[float, float]:
+    """MiB PSS per live shim: what launcher and shims have more than the launcher alone, and what a shim shows.
+
+    Raises OSError where memory of other processes cannot be read.
+    """
     launcher = int((bench.home / "node" / "launcher.lock").read_text())
     bench.launcher.close()
     time.sleep(0.5)  # until warm shims have ended
@@ -161,19 +169,25 @@ def memory(bench: Bench, width: int) -> None:
             shim.go()
         time.sleep(0.5)
         found = [pss_kib(pid) for pid in pids]
-        added = (sum(found) - before) / width / 1024
-        shown = sum(found[1:]) / width / 1024
-        print(
-            f"memory, {width} live: each adds {added:.2f} MiB PSS; a shim shows {shown:.2f}, shared parts included"
-        )
+        return (sum(found) - before) / width / 1024, sum(found[1:]) / width / 1024
+    finally:
+        for shim in shims:
+            shim.stop()
+        for shim in shims:
+            while not shim.closed:
+                select.select([shim], [], [], 5)
+                shim.receive()
+
+
+def show_memory(bench: Bench, width: int) -> None:
+    try:
+        added, shown = memory(bench, width)
     except OSError as error:
         print(f"memory: not readable ({error.strerror})")
-    for shim in shims:
-        shim.stop()
-    for shim in shims:
-        while not shim.closed:
-            select.select([shim], [], [], 5)
-            shim.receive()
+        return
+    print(
+        f"memory, {width} live: each adds {added:.2f} MiB PSS; a shim shows {shown:.2f}, shared parts included"
+    )
 
 
 def main() -> None:
@@ -186,14 +200,12 @@ def main() -> None:
         measure("one after another", bench, runs, 1)
         measure(f"{width} side by side", bench, runs, width)
         shim_cpu(bench, 100)
-        memory(bench, width)
+        show_memory(bench, width)
         begin = time.monotonic()
         bench.carry(1, 1, "/bin/sh", "-c", "head -c 1000000000 /dev/zero")
         print(f"output: {1000 / (time.monotonic() - begin):.0f} MB/s into {bench.home}")
     finally:
-        bench.launcher.close()
-        os.kill(int((bench.home / "node" / "launcher.lock").read_text()), signal.SIGTERM)
-        shutil.rmtree(bench.home, ignore_errors=True)
+        bench.end()
 
 
 if __name__ == "__main__":

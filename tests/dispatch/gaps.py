@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 
-from apps.dispatch.supervisor import process
+from apps.dispatch import heap
 
 
 def gaps_left() -> int:
@@ -24,7 +24,7 @@ def gaps_left() -> int:
     del small[::2]
     for place in chunks[::2]:
         libc.free(place)
-    process.fill_gaps()
+    heap.fill_gaps()
     places = [malloc(size) for size in (24, 100, 500, 1_500, 8_000) for _ in range(20)]
     beyond = sum(place > max(chunks) for place in places)
     fresh = [bytes(60) for _ in range(100)]

@@ -31,6 +31,7 @@ from apps.dispatch.presence import BEAT_S, Presence
 from apps.dispatch.supervisor import cluster, preload, process
 from apps.dispatch.supervisor.tree import Tree
 from apps.triggers.scheduling import Pulse
+from bench import shim
 from tests.conftest import Time
 from tests.dispatch.sessions import ROOT
 from tests.runs import kit
@@ -242,3 +243,17 @@ def test_what_is_forked_gets_memory_beyond_what_it_shares() -> None:
     young = [sys.executable, "-m", "tests.dispatch.gaps"]
     done = subprocess.run(young, cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.one_engine
+def test_a_running_script_adds_little_memory() -> None:
+    """The figure of `python bench/shim.py`, with a launcher that finds its modules compiled."""
+    shim.Bench().end()
+    bench = shim.Bench()
+    try:
+        added, _ = shim.memory(bench, 16)
+    except OSError:
+        pytest.skip("memory of other processes is not to be read here")
+    finally:
+        bench.end()
+    assert added <= 1.5, f"{added:.2f} MiB a script"

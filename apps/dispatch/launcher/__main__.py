@@ -30,6 +30,7 @@ from apps.dispatch.launcher import records
 
 records.install()  # before anything below loads the real `dataclasses`
 
+from apps.dispatch import heap
 from apps.dispatch.launcher import files, homes, programs, rehearsal, shim, tree
 from apps.dispatch.launcher.control import Channel
 from apps.dispatch.launcher.loop import Loop
@@ -248,8 +249,7 @@ def main(arguments: list[str]) -> None:
         signal.signal(number, launcher.end)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     tree.become_undumpable()
-    gc.collect()
-    gc.freeze()  # what is loaded now stays shared with every shim
+    heap.share()  # with every shim
     gc.disable()
     if ready >= 0:
         os.write(ready, b"1")

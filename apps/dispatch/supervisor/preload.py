@@ -23,6 +23,7 @@ from django.db import connections
 from django.utils import translation
 
 from apps.core import clock, control, health, wakeups
+from apps.dispatch import heap
 from apps.dispatch.supervisor import cluster, process, web
 
 # What libraries take up where it is installed, for what nothing here uses: 7 MiB.
@@ -35,7 +36,7 @@ _PATHS = ("/panel/login/", "/api/v3/me", "/readyz", "/static/nothing.css")
 def preload() -> None:
     """Raises RuntimeError when something left a connection or a thread: neither survives a fork."""
     gc.disable()  # until after the fork: a collection would only spread what is to be shared
-    process.few_arenas()
+    heap.few_arenas()
     with _spared():
         importlib.import_module("rest_framework.compat")
         importlib.import_module("django.test.utils")
@@ -61,14 +62,6 @@ def _spared() -> Iterator[None]:
     finally:
         for name in hidden:
             del sys.modules[name]
-
-
-def share() -> None:
-    """Called right before the first fork: what lives now is never looked at by the collector again."""
-    gc.collect()
-    process.give_back()
-    process.fill_gaps()
-    gc.freeze()
 
 
 def _warm_up() -> None:

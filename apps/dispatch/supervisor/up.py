@@ -13,9 +13,9 @@ from django.utils.translation import gettext as _
 
 from apps.core import ids, logs, wakeups
 from apps.core.errors import DomainError
-from apps.dispatch import scheduler
+from apps.dispatch import heap, scheduler
 from apps.dispatch.supervisor import cluster, launcher, prepare, setup_link, web
-from apps.dispatch.supervisor.preload import preload, share
+from apps.dispatch.supervisor.preload import preload
 from apps.dispatch.supervisor.tree import Part, Tree
 
 RUNS = "runs"
@@ -44,7 +44,7 @@ def run(host: str, port: int, workers: int, slots: int) -> int:
         code = FAILED
         logs.speak_as("up")
         preload()
-        share()
+        heap.share()
         code = _tree(listener, address, workers, lambda: _note(runtime.stopping)).serve()
         return code
     finally:
