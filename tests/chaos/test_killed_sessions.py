@@ -13,13 +13,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 import pytest
 
 from tests.chaos.node import Node
 from tests.e2e.person import ENDED, House
-from tests.e2e.up_kit import database, eventually
+from tests.e2e.up_kit import PATIENCE_S, database, eventually
 
 pytestmark = pytest.mark.e2e
 
@@ -86,14 +87,17 @@ def account(node: Node, runs: list[str], seconds: float = 60) -> None:
     assert node.query("SELECT 1 FROM completion_receipt_journals WHERE state <> 'pending'") == []
 
 
+# Lasts a millisecond: often nobody sees it from outside.
+BRIEF = "after it is settled, before its receipt goes"
 MOMENTS: dict[str, Callable[[Node], Any]] = {
     "after the claim": Node.claimed,
     "a shim waits for go": Node.prepared,
     "starting is on record": Node.starting,
     "after go": Node.going,
     "after its end, before it is settled": Node.ended,
-    "after it is settled, before its receipt goes": Node.settled,
+    BRIEF: Node.settled,
 }
+ROUNDS = 3
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -101,9 +105,9 @@ def test_a_session_killed(house: House, moment: str) -> None:
     node = Node(house)
     house.up.wait_ready()
     task = house.api.make(shell=SCRIPT.format(seconds=0.3), concurrency="parallel", max_parallel=8)
-    runs, hits = [], 0
-    for _ in range(3):
-        seen = MOMENTS[moment]
+    seen, runs, hits = MOMENTS[moment], [], 0
+    given_up = time.monotonic() + PATIENCE_S
+    for number in count(1):
         warm = house.api.start(task)
         account(node, [warm])
         pids = node.sessions()
@@ -116,8 +120,10 @@ def test_a_session_killed(house: House, moment: str) -> None:
                 break
         starts.join()
         account(node, runs)
-    if moment != "after it is settled, before its receipt goes":  # a moment of a millisecond
-        assert hits, "the moment was never seen"
+        # A busy machine passes over a moment now and then.
+        if number >= ROUNDS and (hits or moment == BRIEF or time.monotonic() > given_up):
+            break
+    assert hits or moment == BRIEF, "the moment was never seen"
 
 
 def test_sessions_killed_at_random(house: House) -> None:
