@@ -217,6 +217,23 @@ def test_a_signal_to_the_whole_group_drains_too(home: Path) -> None:
             up.stop()
 
 
+def test_a_signal_to_the_whole_group_finds_a_session_with_a_ring_waiting_behind_it(home: Path) -> None:
+    with database() as own:
+        token = furnish(home, owned=True, **own)
+        up = Up(home, **own).wait_ready()
+        try:
+            api = Api(up.port, token)
+            task = api.make(shell="true", concurrency="parallel", max_parallel=20)
+            for _ in range(20):
+                api.until(api.start(task))
+            os.killpg(up.process.pid, signal.SIGTERM)
+            assert up.process.wait(20) == 0, up.output
+            assert "not everything ended" not in up.output, up.output
+            assert up.parts() == {}
+        finally:
+            up.stop()
+
+
 def test_a_second_sigterm_stops_what_does_not_end(home: Path) -> None:
     with database() as own:
         furnish(home, **own)

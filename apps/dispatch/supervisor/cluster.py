@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import logging
 import os
+import queue
 import signal
 import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing import connection, get_context
 from typing import Any
 
@@ -44,6 +46,8 @@ FROZEN = 70
 _ORPHAN_S = 10
 
 _LOCK_WAIT_S = 2.0
+_PILL_S = 0.1
+_MONITOR_S = 30.0
 _IDLE = -1
 _TITLES = {worker: "worker", monitor: "monitor", pusher: "pusher"}
 _fork = get_context("fork")
@@ -103,6 +107,31 @@ class Guard(stock.Sentinel):  # type: ignore[misc]
                 connection.wait([self._stopping], GUARD_S)
         self.stop_event.set()
         self.stop()
+
+    def stop(self) -> None:
+        """Ends pusher, workers and monitor in this order, and waits for nobody whose other side is gone.
+
+        A signal to the whole group may have ended the workers first. The stock one then waits without end for room
+        in their queue, which holds the last ring.
+        """
+        self.event_out.set()
+        while self.pusher.is_alive():
+            if not (workers := self._workers()):
+                self.pusher.terminate()
+            connection.wait([part.sentinel for part in (self.pusher, *workers)])
+        pills = len(self.pool)
+        while workers := self._workers():
+            if not pills:
+                connection.wait([part.sentinel for part in workers])
+                continue
+            with suppress(queue.Full):
+                self.task_queue.put("STOP", timeout=_PILL_S)
+                pills -= 1
+        self.result_queue.put("STOP")
+        self.monitor.join(_MONITOR_S)
+
+    def _workers(self) -> list[Any]:
+        return [part for part in self.pool if part.is_alive()]
 
     def _wait(self) -> bool:
         parts = [part.sentinel for part in (*self.pool, self.monitor, self.pusher)]
