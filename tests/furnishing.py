@@ -67,8 +67,6 @@ def furnish(up: Up, **extra: str) -> dict[str, str]:
         tasks[fields["slug"]] = task = api.make(**{k: v for k, v in fields.items() if k != "enabled"})
         if not enabled:
             api.ok("PATCH", f"/projects/default/tasks/{task['slug']}", {"enabled": False}, If_Match='"1"')
-    for slug, rule in SCHEDULES.items():
-        api.ok("POST", f"/projects/default/tasks/{slug}/triggers", {"kind": "cron", "schedule": rule})
     past = inside(up, "write_secrets", "write_past", "write_stops", "write_people", "write_bills", **extra)
     blocked, escaped, left, link, folded = past
     failed = api.start(tasks["backup-db"])
@@ -96,6 +94,9 @@ def furnish(up: Up, **extra: str) -> dict[str, str]:
     api.until(printed)
     api.until(following, ["running"])
     api.until(running, ["running"])
+    # Not before: at a full hour their runs would stand before those above.
+    for slug, rule in SCHEDULES.items():
+        api.ok("POST", f"/projects/default/tasks/{slug}/triggers", {"kind": "cron", "schedule": rule})
     agent = api.ok("POST", "/applications", {"type": "agent", "name": "release-bot", "description": "Ships"})[
         "id"
     ]
