@@ -52,6 +52,8 @@ def moment(at: datetime) -> Any:
 _BY_INDEX = (
     "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
     " -c enable_material=off -c jit=off -c plan_cache_mode=force_generic_plan"
+    # A session that is frozen amid a transaction would keep its rows locked, and hold up whoever takes over from it.
+    " -c idle_in_transaction_session_timeout=10s"
 )
 
 
