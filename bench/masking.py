@@ -24,7 +24,7 @@ from shutil import rmtree
 from apps.dispatch.launcher.anchors import engine_folder
 from apps.dispatch.launcher.client import Shim
 from apps.dispatch.launcher.masker import Masker
-from bench.shim import Bench, pss_kib
+from bench.shim import Bench, pss_kib, stop
 
 SECRETS = 50
 LIVE = 16
@@ -123,12 +123,7 @@ def memory(bench: Bench, name: str, given: Secrets) -> None:
     print(
         f"a live shim with {name}: adds {added:.2f} MiB PSS; ready after {statistics.median(took) * 1000:.1f} ms"
     )
-    for shim in shims:
-        shim.stop()
-    for shim in shims:
-        while not shim.closed:
-            select.select([shim], [], [], 5)
-            shim.receive()
+    stop(shims)
 
 
 def alone(name: str, data: bytes, given: Secrets, engine: str | None, read: int = READ) -> None:

@@ -171,12 +171,17 @@ def memory(bench: Bench, width: int) -> tuple[float, float]:
         found = [pss_kib(pid) for pid in pids]
         return (sum(found) - before) / width / 1024, sum(found[1:]) / width / 1024
     finally:
-        for shim in shims:
-            shim.stop()
-        for shim in shims:
-            while not shim.closed:
-                select.select([shim], [], [], 5)
-                shim.receive()
+        stop(shims)
+
+
+def stop(shims: list[Shim]) -> None:
+    """Ends live scripts and waits for their shims."""
+    for shim in shims:
+        shim.stop()
+    for shim in shims:
+        while not shim.closed:
+            select.select([shim], [], [], 5)
+            shim.receive()
 
 
 def show_memory(bench: Bench, width: int) -> None:

@@ -62,6 +62,7 @@ def plan_by_index() -> None:
 
     For processes whose statements each touch a handful of rows of known keys. Of tables that have just grown the
     planner knows nothing yet and reads them whole, for every pass: half of what a run cost the server.
+    A transaction of such a process that stands idle for ten seconds is ended.
     """
     options = connection.settings_dict["OPTIONS"]
     given = options.get("options", "")
